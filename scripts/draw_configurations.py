@@ -68,8 +68,6 @@ def draw_run(formats, draw, target):
     token_format = draw.choice(["bf16"] + list(formats))
     combine_format = draw.choice(["bf16", "bf16", "fp8"])
     width = 64 * draw.randint(1, 2) if is_fast and token_format in FP8_MATMULS else 8 * often_small(draw, 1, 8)
-    # Fast matmuls write bf16.
-    protocols = ["automatic", "slotted"] + ["direct"] * (not is_fast or combine_format == "bf16")
     multiple = max(formats[token_format], formats[combine_format])
     hidden = multiple * often_small(draw, 1, 1024 // multiple)
     skips = draw.random() < 0.2
@@ -78,7 +76,7 @@ def draw_run(formats, draw, target):
              "--expert-width", width, "--format", token_format,
              "--combine-format", combine_format, "--routing", routing, "--steps", draw.randint(1, 3),
              "--mode", draw.choice(["split", "fused"]), "--seed", draw.randint(0, 2**64 - 1),
-             "--protocol", draw.choice(protocols)]
+             "--protocol", draw.choice(["automatic", "slotted", "direct"])]
     allowed = {0}
     if skips or draw.random() < 0.4:
         words += ["--tokens", draw.choice([0, often_small(draw, 1, max_tokens)])]
@@ -104,8 +102,7 @@ def draw_run(formats, draw, target):
     if "--capacity-factor" not in words and draw.random() < 0.4:
         layout = draw.choice(["masked"] if is_fast else ["masked", "per-rank"])
         words += ["--layout", layout]
-    # The library's MoeLayer encodes in the slotted protocol only.
-    is_slotted = words[words.index("--protocol") + 1] == "slotted" or (is_fast and combine_format == "fp8")
+    is_slotted = words[words.index("--protocol") + 1] == "slotted"
     starts_with_rows = (
         is_fast and token_format == "bf16" and layout == "ragged" and not is_slotted and draw.random() < 0.4
     )
@@ -113,7 +110,9 @@ def draw_run(formats, draw, target):
         words += ["--matmul", "fast"] + ["--gate-up-start", "with-rows"] * starts_with_rows
         if starts_with_rows and target == "cuda":
             allowed.add("refused")  # ranks that share a GPU may have no room for it
-    ends_with_experts = is_fast and "fused" in words and not is_slotted and draw.random() < 0.4
+    ends_with_experts = (
+        is_fast and "fused" in words and not is_slotted and combine_format == "bf16" and draw.random() < 0.4
+    )
     if ends_with_experts:
         words += ["--combine-start", "with-experts"]
         if has_wire:

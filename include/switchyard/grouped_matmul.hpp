@@ -57,12 +57,14 @@ struct GroupedMatmulShape {
   // K: a multiple of 8; of 16 in fp8; with coded weights of inner_multiple_of() them, 64 (4 bits) or 32; with
   // coded rows of the format's hidden_multiple().
   int inner = 0;
-  int columns = 0;  // N, a multiple of 8; of 16 with an activation, of 128 if it is in fp8
+  // N, a multiple of 8; of 16 with an activation; of 128 with one in fp8, and for an output of fp8-rows.
+  int columns = 0;
   // With an activation the columns of the weights are gates and ups, and the output has N / 2 columns.
   Activation activation = Activation::kNone;
   GateLayout gate_layout = GateLayout::kStacked;
   // What the output holds. fp8, in the layout that the next matmul in fp8 reads: only with an activation, and
-  // from a matmul in fp8.
+  // from a matmul in fp8. Rows of fp8, as a combine in fp8 reads them in the direct protocol: only without an
+  // activation and with weights as rows.
   MatmulOutput output = MatmulOutput::kBF16;
   int64_t max_rows = 0;  // how many rows the tensors hold, of all groups together
   // If not 0, group g begins at row g * group_capacity, and row_counts say how many of its rows are used. If
@@ -78,9 +80,11 @@ struct GroupedMatmulShape {
 // 16-byte aligned, scales 4-byte aligned; scales of rows and of weights that have none must be null. Kernels
 // do not check offsets, counts and ids: these must lie within the shape.
 struct GroupedMatmulTensors {
-  const void* rows = nullptr;             // [max_rows][K]; of a coded row_format as dispatch writes them
-  const void* weights = nullptr;          // [num_experts][N][K], of codes of 4 bits two in a byte
-  void* output = nullptr;                 // [max_rows][N], or [N / 2]; rows of no group are not written
+  const void* rows = nullptr;     // [max_rows][K]; of a coded row_format as dispatch writes them
+  const void* weights = nullptr;  // [num_experts][N][K], of codes of 4 bits two in a byte
+  // [max_rows][N], or [N / 2]; rows of fp8: of combine_row_bytes(CombineFormat::kFP8, N) bytes each. Rows of
+  // no group are not written.
+  void* output = nullptr;
   const uint32_t* row_offsets = nullptr;  // [num_groups + 1]; [num_groups] with row_counts
   const uint32_t* row_counts = nullptr;   // [num_groups]; null: a group ends where the next one begins
   const int32_t* expert_ids = nullptr;    // [num_groups]; null: group g has the weights of expert g
@@ -117,8 +121,8 @@ struct GroupedMatmulTensors {
   const RowReadiness* readiness = nullptr;
   // Rows that combine takes while this launch still runs: it tells of each group that is complete
   // (row_completion.hpp), and lets the launch behind it in at once. Without an activation, where neither rows
-  // nor weights are codes, and without expert_ids. Null: the end of the launch tells. It is read before run()
-  // returns.
+  // nor weights are codes, with output in bf16 and without expert_ids. Null: the end of the launch tells. It
+  // is read before run() returns.
   const RowCompletion* completion = nullptr;
 };
 

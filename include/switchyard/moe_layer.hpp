@@ -37,7 +37,8 @@ struct MoeLayerConfig {
   // Dispatch and combine. The matmuls read rows as dispatch writes them. With dispatch_format fp8,
   // fp8-ue8m0 or fp8-by-row weights are in fp8, unless they are codes; rows in any other format are decoded
   // to bf16 on the way to the matrix unit, and then weights are in bf16 or codes (matmul_rows_of()).
-  // combine_format is bf16, or fp8 in the slotted protocol, which automatic then is. Rows are ragged or
+  // combine_format is bf16 or fp8, which down writes in the direct protocol; but with coded weights the
+  // protocol is then slotted, also where ep says automatic. Rows are ragged or
   // masked. A fused shared expert is group 0.
   ExpertParallelConfig ep;
   WeightFormat weights = WeightFormat::kAsRows;
@@ -119,6 +120,9 @@ struct MoeLayerRows {
   float* routed_weights = nullptr;
   DispatchOutput dispatched;       // what dispatch writes, row_counts included
   bf16* expert_outputs = nullptr;  // [max_rows][hidden], what down writes and combine reads
+  // The same in the direct protocol with combine_format fp8, where expert_outputs is null:
+  // [max_rows][ep().combine_message_bytes()].
+  std::byte* encoded_outputs = nullptr;
 };
 
 // Ownership: the caller owns the World, which must outlive the layer, the weights, which must stay valid as

@@ -459,7 +459,7 @@ SWITCHYARD_API switchyard_status switchyard_attention_run(switchyard_attention* 
 
 typedef struct switchyard_matmul switchyard_matmul;
 
-enum { SWITCHYARD_MATMUL_BF16 = 0, SWITCHYARD_MATMUL_FP8 = 1 };
+enum { SWITCHYARD_MATMUL_BF16 = 0, SWITCHYARD_MATMUL_FP8 = 1, SWITCHYARD_MATMUL_FP8_ROWS = 2 };
 enum {
   SWITCHYARD_ACTIVATION_NONE = 0,
   SWITCHYARD_ACTIVATION_SILU = 1,
@@ -484,7 +484,7 @@ typedef struct switchyard_matmul_shape {
   int32_t columns;
   int32_t activation;
   int32_t gate_layout;
-  int32_t output; /* SWITCHYARD_MATMUL_BF16 or _FP8 */
+  int32_t output; /* SWITCHYARD_MATMUL_BF16, _FP8 or _FP8_ROWS */
   int64_t max_rows;
   int64_t group_capacity;
   int64_t expected_rows_per_group;

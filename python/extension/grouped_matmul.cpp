@@ -13,7 +13,8 @@ namespace {
 
 constexpr Choice<MatmulElement> kElementChoices[] = {{"bf16", MatmulElement::kBF16},
                                                      {"fp8", MatmulElement::kFP8}};
-constexpr Choice<MatmulOutput> kOutputs[] = {{"bf16", MatmulOutput::kBF16}, {"fp8", MatmulOutput::kFP8}};
+constexpr Choice<MatmulOutput> kOutputs[] = {
+    {"bf16", MatmulOutput::kBF16}, {"fp8", MatmulOutput::kFP8}, {"fp8-rows", MatmulOutput::kFP8Rows}};
 constexpr Choice<Activation> kActivations[] = {{"none", Activation::kNone},
                                                {"silu", Activation::kSiLU},
                                                {"gelu", Activation::kGELU},
@@ -118,19 +119,25 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
   const GroupedMatmulShape& shape = handle.kernel->shape();
   Arguments arguments("run", session, handle.rank, stream);
   const bool is_fp8 = shape.element == MatmulElement::kFP8,
-             is_fp8_output = shape.output == MatmulOutput::kFP8;
+             has_fp8_rows = shape.output == MatmulOutput::kFP8Rows;
   const int64_t experts = shape.num_experts, columns = shape.columns;
-  const int64_t out_columns = shape.activation == Activation::kNone ? columns : columns / 2;
+  const int64_t out_columns = has_fp8_rows ? combine_row_bytes(CombineFormat::kFP8, shape.columns)
+                              : shape.activation == Activation::kNone ? columns
+                                                                      : columns / 2;
   const int64_t scale_rows = ceil_of(shape.max_rows, 4) * 4;
   const Element& element = is_fp8 ? kE4M3 : kBFloat16;
-  const Element& out_element = is_fp8_output ? kE4M3 : kBFloat16;
+  const Element& out_element = has_fp8_rows ? kUInt8 : shape.output == MatmulOutput::kFP8 ? kE4M3 : kBFloat16;
   arguments.make_output(out, "out", {shape.max_rows, out_columns}, out_element);
   GroupedMatmulTensors tensors;
   tensors.rows = arguments.pointer<const void>(rows, "rows",
                                                {element, {shape.max_rows, shape.inner}, "(max_rows, inner)"});
   add_weights(shape, arguments, weights, weight_scales, weight_tensor_scales, tensors);
   tensors.output = arguments.pointer<void>(
-      out, "out", {out_element, {shape.max_rows, out_columns}, "(max_rows, output columns)", Access::kWrite});
+      out, "out",
+      {out_element,
+       {shape.max_rows, out_columns},
+       has_fp8_rows ? "(max_rows, combine_message_bytes)" : "(max_rows, output columns)",
+       Access::kWrite});
   add_groups(handle, arguments, row_offsets, row_counts, expert_ids, tensors);
   const bool is_packed = shape.row_scales == MatmulRowScales::kPackedE8M0;
   tensors.row_scales =
@@ -174,7 +181,8 @@ void bind_grouped_matmul(nb::module_& module) {
       "the rows of each group times the "
       "weights of its expert. element is 'bf16' or 'fp8', activation 'none', 'silu', "
       "'gelu' or 'clamped-swiglu', "
-      "gate_layout 'stacked' or 'interleaved', output 'bf16' or 'fp8'. row_scale_format, of fp8, "
+      "gate_layout 'stacked' or 'interleaved', output 'bf16', 'fp8' or 'fp8-rows': bytes, as "
+      "combine takes them in fp8 in the direct protocol. row_scale_format, of fp8, "
       "is 'float32' or 'packed-e8m0', as dispatch in fp8 or in fp8-ue8m0 writes scales. "
       "weight_format is 'as-rows', or, with element 'bf16', 'mxfp4', 'nvfp4' or 'mxfp8': codes, "
       "of 4 bits two in a byte of uint8, with scales of float8_e8m0fnu, of nvfp4 "

@@ -227,6 +227,32 @@ def test_grouped_matmul_of_what_a_dispatch_in_fp8_writes(one, row_scale_format):
             assert error < 0.05 * np.abs(expected).max(), (expert, row)
 
 
+def test_grouped_matmul_writes_what_a_combine_in_fp8_reads(one):
+    random = np.random.default_rng(9)
+    tokens = random_bf16(random, 10, 256)
+    ids = np.stack([random.permutation(4)[:2] for _ in range(10)]).astype(np.int32)
+    topk_weights = random.random((10, 2)).astype(np.float32)
+    weights = random_bf16(random, 4, 256, 256)
+    sizes = dict(n_experts=4, top_k=2, hidden=256, max_tokens_per_rank=10)
+    ep = sy.ExpertParallel(one, protocol="direct", combine_format="fp8", **sizes)
+    sent = ep.dispatch(0, tokens, ids)
+    matmul = sy.GroupedMatmul(
+        one, 0, num_groups=4, inner=256, columns=256, max_rows=sent.rows.shape[0], output="fp8-rows"
+    )
+    matmul.run(sent.rows, weights, sent.row_offsets, out=sent.expert_outputs)
+    output = ep.combine(0, sent.expert_outputs, ids, topk_weights)
+    ep.synchronize()
+    for token in range(10):
+        expected = sum(
+            topk_weights[token, k] * (weights[ids[token, k]].astype(np.float64) @ tokens[token].astype(np.float64))
+            for k in range(2)
+        )
+        error = output.numpy()[token].astype(np.float64) - expected
+        assert np.linalg.norm(error) < 0.05 * np.linalg.norm(expected), token
+    with pytest.raises(sy.InvalidArgument, match=r"out has shape .* it must be \(max_rows, combine_message_bytes\)"):
+        matmul.run(sent.rows, weights, sent.row_offsets, out=sent.expert_outputs.numpy()[:, :256].copy())
+
+
 def test_bad_groups_are_refused(one):
     rows, weights = np.zeros((24, 64), BF16), np.zeros((3, 128, 64), BF16)
     matmul = sy.GroupedMatmul(one, 0, num_groups=3, inner=64, columns=128, max_rows=24)

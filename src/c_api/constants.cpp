@@ -76,6 +76,7 @@ static_assert(is_same(SWITCHYARD_MATMUL_FP8, MatmulElement::kFP8));
 
 static_assert(is_same(SWITCHYARD_MATMUL_BF16, MatmulOutput::kBF16));
 static_assert(is_same(SWITCHYARD_MATMUL_FP8, MatmulOutput::kFP8));
+static_assert(is_same(SWITCHYARD_MATMUL_FP8_ROWS, MatmulOutput::kFP8Rows));
 
 static_assert(is_same(SWITCHYARD_ACTIVATION_NONE, Activation::kNone));
 static_assert(is_same(SWITCHYARD_ACTIVATION_SILU, Activation::kSiLU));

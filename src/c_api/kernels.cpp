@@ -42,7 +42,7 @@ Status read_shape(const switchyard_matmul_shape* given, GroupedMatmulShape& shap
       read_enum("activation", from.activation, Activation::kClampedSwiGLU, shape.activation));
   SWITCHYARD_RETURN_IF_ERROR(
       read_enum("gate_layout", from.gate_layout, GateLayout::kInterleaved, shape.gate_layout));
-  SWITCHYARD_RETURN_IF_ERROR(read_enum("output", from.output, MatmulOutput::kFP8, shape.output));
+  SWITCHYARD_RETURN_IF_ERROR(read_enum("output", from.output, MatmulOutput::kFP8Rows, shape.output));
   SWITCHYARD_RETURN_IF_ERROR(read_enum("weights", from.weights, WeightFormat::kMXFP8, shape.weights));
   return read_enum("row_scales", from.row_scales, MatmulRowScales::kPackedE8M0, shape.row_scales);
 }

@@ -47,6 +47,8 @@ const MatmulKernels& matmul_kernels_with(MatmulEpilogue epilogue) {
       return matmul_kernels_of<kTarget, MatmulEpilogue::kGated>();
     case MatmulEpilogue::kGatedFP8:
       return matmul_kernels_of<kTarget, MatmulEpilogue::kGatedFP8>();
+    case MatmulEpilogue::kAffineFP8:
+      return matmul_kernels_of<kTarget, MatmulEpilogue::kAffineFP8>();
   }
   return matmul_kernels_of<kTarget, MatmulEpilogue::kPlain>();
 }

@@ -17,13 +17,15 @@ namespace {
 constexpr int kMultiple = 8;  // of N: rows begin at multiples of 16 bytes
 
 MatmulEpilogue epilogue_of(const GroupedMatmulShape& shape) {
+  if (shape.output == MatmulOutput::kFP8Rows) return MatmulEpilogue::kAffineFP8;
   if (shape.activation == Activation::kNone) return MatmulEpilogue::kPlain;
   return shape.output == MatmulOutput::kFP8 ? MatmulEpilogue::kGatedFP8 : MatmulEpilogue::kGated;
 }
 
 // Of N: with an activation, gates and ups have as many columns each. In fp8, 64 of them share a scale in
-// either layout.
+// either layout. Rows of fp8 have whole scale groups.
 int column_multiple(const GroupedMatmulShape& shape) {
+  if (shape.output == MatmulOutput::kFP8Rows) return kMatmulScaleGroup;
   if (shape.activation == Activation::kNone) return kMultiple;
   return shape.element == MatmulElement::kFP8 ? kMatmulScaleGroup : 2 * kMultiple;
 }
@@ -53,6 +55,21 @@ Status check_row_format(const GroupedMatmulShape& shape) {
   return Status();
 }
 
+Status check_output(const GroupedMatmulShape& shape) {
+  if (shape.output == MatmulOutput::kFP8 &&
+      (shape.activation == Activation::kNone || shape.element != MatmulElement::kFP8))
+    return invalid_argument("output: fp8 needs an activation and element fp8, not activation %s and %s",
+                            to_string(shape.activation), to_string(shape.element));
+  if (shape.output == MatmulOutput::kFP8Rows && shape.activation != Activation::kNone)
+    return invalid_argument("output: fp8-rows needs activation none, not %s", to_string(shape.activation));
+  if (shape.output == MatmulOutput::kFP8Rows && has_coded_rows(shape))
+    return invalid_argument("output: %s needs row_format bf16, not %s", to_string(shape.output),
+                            to_string(shape.row_format));
+  if (shape.output == MatmulOutput::kFP8Rows && is_coded(shape.weights))
+    return invalid_argument("output: fp8-rows needs weights as-rows, not %s", to_string(shape.weights));
+  return Status();
+}
+
 Status check_shape(const GroupedMatmulShape& shape) {
   if (shape.num_groups < 1) return invalid_argument("num_groups: %d must be at least 1", shape.num_groups);
   if (shape.num_experts < 0)
@@ -70,10 +87,7 @@ Status check_shape(const GroupedMatmulShape& shape) {
   if (shape.columns < column_multiple(shape) || shape.columns % column_multiple(shape) != 0)
     return invalid_argument("columns: %d must be a positive multiple of %d", shape.columns,
                             column_multiple(shape));
-  if (shape.output == MatmulOutput::kFP8 &&
-      (shape.activation == Activation::kNone || shape.element != MatmulElement::kFP8))
-    return invalid_argument("output: fp8 needs an activation and element fp8, not activation %s and %s",
-                            to_string(shape.activation), to_string(shape.element));
+  SWITCHYARD_RETURN_IF_ERROR(check_output(shape));
   if (shape.row_scales != MatmulRowScales::kFloat && shape.element != MatmulElement::kFP8)
     return invalid_argument("row_scales: %s need element fp8, not %s",
                             shape.row_scales == MatmulRowScales::kPackedE8M0 ? "packed ones" : "those by row",
@@ -212,10 +226,13 @@ Status GroupedMatmul::Impl::find_kernels(Target target) {
   kernel = matmul_kernels(target, epilogue).find(tuning);
   if (kernel == nullptr)
     return invalid_argument("tuning: there is no matmul kernel %s%s", to_string(tuning).c_str(),
-                            is_gated ? " with an activation" : "");
-  affine_kernel = is_gated ? kernel : matmul_kernels(target, MatmulEpilogue::kAffine).find(tuning);
+                            epilogue == MatmulEpilogue::kAffineFP8 ? " that writes rows of fp8"
+                            : is_gated                             ? " with an activation"
+                                                                   : "");
+  const bool is_plain = epilogue == MatmulEpilogue::kPlain;
+  affine_kernel = is_plain ? matmul_kernels(target, MatmulEpilogue::kAffine).find(tuning) : kernel;
   if (epilogue == MatmulEpilogue::kGated) early_kernel = early_matmul_kernel(target, tuning);
-  if (!is_gated) telling_kernel = telling_matmul_kernel(target, tuning);
+  if (is_plain) telling_kernel = telling_matmul_kernel(target, tuning);
   return Status();
 }
 
@@ -306,10 +323,11 @@ Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors)
 Status GroupedMatmul::Impl::check_completion(const GroupedMatmulTensors& tensors) const {
   if (telling_kernel == nullptr)
     return invalid_argument(
-        "completion: must be null with row_format %s, weights %s, activation %s and tuning %s, for which "
-        "there is no such kernel",
+        "completion: must be null with row_format %s, weights %s, activation %s, output %s and tuning %s, "
+        "for "
+        "which there is no such kernel",
         to_string(shape.row_format), to_string(shape.weights), to_string(shape.activation),
-        to_string(tuning).c_str());
+        to_string(shape.output), to_string(tuning).c_str());
   if (tensors.completion->num_groups != shape.num_groups)
     return invalid_argument("completion: is of %d groups, and num_groups is %d",
                             tensors.completion->num_groups, shape.num_groups);

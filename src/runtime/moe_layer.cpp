@@ -59,6 +59,14 @@ struct MoeLayer::Impl {
   bool combines_with_experts() const { return config.ep.combine_start == CombineStart::kWithExperts; }
   bool is_fp8() const { return element_of(config) == MatmulElement::kFP8; }
   bool has_weight_scales() const { return is_fp8() || is_coded(config.weights); }
+  // Whether down writes rows as they are sent back.
+  bool encodes_outputs() const {
+    return config.ep.protocol == Protocol::kDirect && config.ep.combine_format != CombineFormat::kBF16;
+  }
+  void* outputs_of(int rank) const {
+    const RowBuffers& rows = of(rank).rows;
+    return encodes_outputs() ? static_cast<void*>(rows.encoded_outputs) : rows.expert_outputs;
+  }
   bool has_router(const MoeLayerStep& step) const { return step.logits != nullptr; }
   const int32_t* ids_of(int rank, const MoeLayerStep& step) const {
     return has_router(step) ? of(rank).routed_ids.data() : step.topk_ids;
@@ -91,7 +99,8 @@ MoeLayerRows MoeLayer::rows(int rank) const {
   return {.routed_ids = state.routed_ids.data(),
           .routed_weights = state.routed_weights.data(),
           .dispatched = impl_->dispatch_output(rank),
-          .expert_outputs = state.rows.expert_outputs};
+          .expert_outputs = state.rows.expert_outputs,
+          .encoded_outputs = state.rows.encoded_outputs};
 }
 
 Result<MoeLayer*> MoeLayer::flight(int flight_idx) {
@@ -118,8 +127,9 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerC
     if (ep_config.protocol == Protocol::kAutomatic) ep_config.protocol = Protocol::kDirect;
     if (ep_config.row_delivery == RowDelivery::kAutomatic) ep_config.row_delivery = RowDelivery::kSender;
   }
-  // It encodes the rows of bf16 that matmuls write.
-  if (ep_config.combine_format != CombineFormat::kBF16 && ep_config.protocol == Protocol::kAutomatic)
+  // It encodes the rows of bf16 that matmuls of coded weights write.
+  if (is_coded(config.weights) && ep_config.combine_format != CombineFormat::kBF16 &&
+      ep_config.protocol == Protocol::kAutomatic)
     ep_config.protocol = Protocol::kSlotted;
   Result<std::unique_ptr<ExpertParallel>> ep = ExpertParallel::create(world, ep_config);
   if (!ep.ok()) return ep.status();
@@ -144,9 +154,10 @@ Status MoeLayer::Impl::add_flight(int flight_idx, const std::vector<ExpertWeight
 }
 
 Status MoeLayer::Impl::prepare(const std::vector<ExpertWeights>& weights) {
-  if (config.ep.protocol == Protocol::kDirect && config.ep.combine_format != CombineFormat::kBF16)
-    return invalid_argument("combine_format: %s; in the direct protocol a layer's matmuls write bf16",
-                            to_string(config.ep.combine_format));
+  if (encodes_outputs() && is_coded(config.weights))
+    return invalid_argument(
+        "combine_format: %s; the protocol must be slotted: matmuls with weights %s write bf16",
+        to_string(config.ep.combine_format), to_string(config.weights));
   ranks.resize(weights.size());
   num_groups = ep->num_groups();
   for (const int rank : world.local_ranks())
@@ -227,7 +238,7 @@ Status MoeLayer::Impl::make_matmuls(int r) {
   shape.inner = config.expert_width;
   shape.columns = config.ep.hidden;
   shape.activation = Activation::kNone;
-  shape.output = MatmulOutput::kBF16;
+  shape.output = encodes_outputs() ? MatmulOutput::kFP8Rows : MatmulOutput::kBF16;
   Result<std::unique_ptr<GroupedMatmul>> down = GroupedMatmul::create(world.rank(r), shape);
   if (!down.ok()) return down.status();
   state.gate_up = std::move(gate_up).value();
@@ -251,8 +262,8 @@ Status MoeLayer::Impl::check_rows(int rank) const {
   if (!rows.ok()) return rows.status();
   const RowBuffers& own = of(rank).rows;
   if (rows.value().encoded_rows == own.encoded_rows && rows.value().expert_outputs == own.expert_outputs &&
-      rows.value().max_rows == own.max_rows && rows.value().src_info == own.src_info &&
-      rows.value().expert_tensor_scales == own.expert_tensor_scales)
+      rows.value().encoded_outputs == own.encoded_outputs && rows.value().max_rows == own.max_rows &&
+      rows.value().src_info == own.src_info && rows.value().expert_tensor_scales == own.expert_tensor_scales)
     return Status();
   return failed_precondition("run: ep() has been reset with other ranks; create the layer anew");
 }
@@ -350,7 +361,7 @@ Status MoeLayer::Impl::down(int rank, Stream stream) {
   }
   return state.down->run({.rows = state.activated.data(),
                           .weights = state.weights.down,
-                          .output = state.rows.expert_outputs,
+                          .output = outputs_of(rank),
                           .row_offsets = state.row_offsets.data(),
                           .row_counts = state.row_counts.data(),
                           .row_scales = is_fp8() ? state.activated_scales.data() : nullptr,
@@ -362,7 +373,7 @@ Status MoeLayer::Impl::down(int rank, Stream stream) {
 }
 
 CombineInput MoeLayer::Impl::combine_input(int rank, bool follows_down) const {
-  return {.expert_rows = of(rank).rows.expert_outputs,
+  return {.expert_rows = outputs_of(rank),
           .src_info = of(rank).rows.src_info,
           .follows_experts = follows_down && combines_with_experts() && of(rank).rows.max_rows > 0};
 }

@@ -1,6 +1,8 @@
 // Attention and grouped matmul through the C functions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "c_api/c_api_harness.hpp"
@@ -154,6 +156,32 @@ TEST_F(CApiKernels, MatmulOfCodes) {
   switchyard_matmul* matmul = nullptr;
   expect_error(switchyard_matmul_create(world_, 0, &shape, &matmul), SWITCHYARD_INVALID_ARGUMENT,
                "weights is 4");
+}
+
+// 128 codes of the largest number, 448, then their scale, in whole lines of memory.
+TEST_F(CApiKernels, MatmulToRowsOfFP8) {
+  constexpr size_t kOutputColumns = 128, kRowBytes = 256;
+  const uint16_t* ones = upload(std::vector<uint16_t>(kOutputColumns * kColumns, kOne));
+  switchyard_matmul_shape shape = matmul_shape();
+  shape.columns = kOutputColumns;
+  shape.output = 3;
+  switchyard_matmul* matmul = nullptr;
+  expect_error(switchyard_matmul_create(world_, 0, &shape, &matmul), SWITCHYARD_INVALID_ARGUMENT,
+               "output is 3");
+  shape.output = SWITCHYARD_MATMUL_FP8_ROWS;
+  switchyard_matmul_tensors tensors = matmul_tensors(ones, ones);
+  uint8_t* rows = upload(std::vector<uint8_t>(kRows * kRowBytes));
+  tensors.output = rows;
+  run_matmul(shape, tensors);
+  ASSERT_EQ(switchyard_stream_synchronize(world_, 0, stream_), SWITCHYARD_OK) << switchyard_last_error();
+  std::vector<uint8_t> found(kRows * kRowBytes), expected(kRowBytes);
+  ASSERT_EQ(switchyard_copy(world_, 0, found.data(), rows, found.size()), SWITCHYARD_OK);
+  std::fill_n(expected.begin(), kOutputColumns, uint8_t{0x7e});
+  const float scale = 64.0f / 448.0f;
+  std::memcpy(&expected[kOutputColumns], &scale, sizeof(scale));
+  for (size_t row = 0; row < kRows; ++row)
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), found.begin() + ptrdiff_t(row * kRowBytes)))
+        << row;
 }
 
 // Rows whose scales are powers of two, four exponents in a word, as dispatch in fp8-ue8m0 writes them.

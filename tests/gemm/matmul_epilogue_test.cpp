@@ -1,6 +1,8 @@
 // The epilogues of the tiled grouped matmul on every target that is here, against plain loops.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "layer_kernels_fixture.hpp"
 #include "matmul_operand.hpp"
 #include "reference/matmul.hpp"
@@ -38,14 +40,14 @@ struct EpilogueCase {
   bool is_gated() const { return activation != Activation::kNone; }
   int weight_columns() const { return is_gated() ? 2 * columns : columns; }
   MatmulEpilogue epilogue() const {
-    if (!is_gated()) return MatmulEpilogue::kAffine;
+    if (!is_gated())
+      return output == MatmulOutput::kFP8Rows ? MatmulEpilogue::kAffineFP8 : MatmulEpilogue::kAffine;
     return output == MatmulOutput::kFP8 ? MatmulEpilogue::kGatedFP8 : MatmulEpilogue::kGated;
   }
   std::string name() const {
     return to_string(tuning) + ", " + to_string(activation) +
-           (gate_layout == GateLayout::kStacked ? "" : ", interleaved") +
-           (output == MatmulOutput::kFP8 ? ", to fp8" : "") + ", K " + std::to_string(inner) + ", N " +
-           std::to_string(columns);
+           (gate_layout == GateLayout::kStacked ? "" : ", interleaved") + ", to " +
+           switchyard::to_string(output) + ", K " + std::to_string(inner) + ", N " + std::to_string(columns);
   }
 };
 
@@ -102,9 +104,9 @@ class EpilogueHarness {
     const std::vector<uint8_t> output = this->output();
     const std::vector<float> scales = must(output_scales_.download());
     for (size_t row = 0; row < num_rows(); ++row) {
-      const std::string bad = group_of_row_[row] < 0               ? compare_untouched(output, scales, row)
-                              : case_.output == MatmulOutput::kFP8 ? compare_fp8(output, scales, row)
-                                                                   : compare_bf16(output, row);
+      const std::string bad = group_of_row_[row] < 0                ? compare_untouched(output, scales, row)
+                              : case_.output == MatmulOutput::kBF16 ? compare_bf16(output, row)
+                                                                    : compare_fp8(output, scales, row);
       if (!bad.empty()) return bad;
     }
     return "";
@@ -122,7 +124,10 @@ class EpilogueHarness {
  private:
   size_t num_rows() const { return group_of_row_.size(); }
   size_t stride() const { return align_up<size_t>(num_rows(), 4); }
-  size_t row_bytes() const { return columns_ * (case_.output == MatmulOutput::kFP8 ? 1 : 2); }
+  size_t row_bytes() const {
+    if (case_.output == MatmulOutput::kFP8Rows) return combine_row_bytes(CombineFormat::kFP8, case_.columns);
+    return columns_ * (case_.output == MatmulOutput::kFP8 ? 1 : 2);
+  }
 
   void make_scales(size_t num_experts) {
     const size_t num_groups = ceil_div<size_t>(inner_, 128),
@@ -212,15 +217,23 @@ class EpilogueHarness {
     }
     return "";
   }
+  // The scale of a row's columns from `first` on: in the tensor of scales, or in the row, behind its codes.
+  float scale_of(const std::vector<uint8_t>& output, const std::vector<float>& scales, size_t row,
+                 size_t first) const {
+    if (case_.output == MatmulOutput::kFP8) return scales[first / 128 * stride() + row];
+    float scale = 0;
+    std::memcpy(&scale, &output[row * row_bytes() + columns_ + first / 128 * sizeof(float)], sizeof(scale));
+    return scale;
+  }
   // Bound: the sums' error through the activation, half a unit of e4m3 in the last place, or half of its
   // smallest number. A scale may be off by what its largest element may be.
   std::string compare_fp8(const std::vector<uint8_t>& output, const std::vector<float>& scales,
                           size_t row) const {
     for (size_t first = 0; first < columns_; first += 128) {
-      const double scale = static_cast<double>(scales[first / 128 * stride() + row]);
+      const double scale = static_cast<double>(scale_of(output, scales, row, first));
       double amax = 1e-4, error = 0;
       for (size_t column = first; column < std::min(columns_, first + 128); ++column) {
-        const double value = static_cast<double>(to_float(e4m3{output[row * columns_ + column]})) * scale;
+        const double value = static_cast<double>(to_float(e4m3{output[row * row_bytes() + column]})) * scale;
         const reference::GatedValue right = expected(row, column);
         const double bound =
             right.error + (std::abs(right.value) + right.error) * (0x1p-4 + 0x1p-20) + scale * 0x1p-10;
@@ -232,6 +245,10 @@ class EpilogueHarness {
       if (!(std::abs(scale * 448 - amax) <= error + amax * 0x1p-20))
         return "scale of " + describe(row, first, scale, amax / 448, error / 448);
     }
+    if (case_.output == MatmulOutput::kFP8Rows)
+      for (size_t i = columns_ / 32 * 33; i < row_bytes(); ++i)
+        if (output[row * row_bytes() + i] != kPoison)
+          return "row " + std::to_string(row) + " was written behind its scales";
     return "";
   }
   std::string compare_untouched(const std::vector<uint8_t>& output, const std::vector<float>& scales,
@@ -319,6 +336,18 @@ TEST_P(MatmulEpilogueTest, GatesAndUpsBecomeFP8WithScales) {
                       .columns = columns});
 }
 
+// Rows as a combine in fp8 takes them; 384 columns end within the second tile of 256.
+TEST_P(MatmulEpilogueTest, SumsBecomeRowsOfFP8) {
+  for (const MatmulTuning& tuning : sweep<MatmulTuning>(tunings_of(MatmulEpilogue::kAffineFP8)))
+    for (const int columns : sweep({128, 384}))
+      for (const bool is_affine : {true, false})
+        expect_right({.tuning = tuning,
+                      .output = MatmulOutput::kFP8Rows,
+                      .columns = columns,
+                      .has_bias = is_affine,
+                      .has_row_weights = is_affine});
+}
+
 TEST_P(MatmulEpilogueTest, EveryActivationWithAndWithoutABias) {
   const MatmulTuning bf16_tuning =
                          choose_matmul_tuning(MatmulEpilogue::kGated, MatmulElement::kBF16, 8, 64, 64),
@@ -338,16 +367,20 @@ TEST_P(MatmulEpilogueTest, EveryActivationWithAndWithoutABias) {
 }
 
 TEST_P(MatmulEpilogueTest, TheSameBitsForEveryNumberOfBlocks) {
-  for (const MatmulEpilogue epilogue :
-       {MatmulEpilogue::kAffine, MatmulEpilogue::kGated, MatmulEpilogue::kGatedFP8})
+  for (const MatmulEpilogue epilogue : {MatmulEpilogue::kAffine, MatmulEpilogue::kGated,
+                                        MatmulEpilogue::kGatedFP8, MatmulEpilogue::kAffineFP8})
     for (const MatmulTuning& tuning : sweep<MatmulTuning>(tunings_of(epilogue))) {
       std::vector<uint8_t> expected;
       for (const int num_blocks : repeats({1, 2, 7})) {
         EpilogueHarness harness(
             rank(),
             {.tuning = tuning,
-             .activation = epilogue == MatmulEpilogue::kAffine ? Activation::kNone : Activation::kSiLU,
-             .output = epilogue == MatmulEpilogue::kGatedFP8 ? MatmulOutput::kFP8 : MatmulOutput::kBF16,
+             .activation = epilogue == MatmulEpilogue::kAffine || epilogue == MatmulEpilogue::kAffineFP8
+                               ? Activation::kNone
+                               : Activation::kSiLU,
+             .output = epilogue == MatmulEpilogue::kGatedFP8    ? MatmulOutput::kFP8
+                       : epilogue == MatmulEpilogue::kAffineFP8 ? MatmulOutput::kFP8Rows
+                                                                : MatmulOutput::kBF16,
              .group_rows = {70, 0, 30},
              .num_blocks = num_blocks});
         ASSERT_TRUE(harness.run().ok());
@@ -418,6 +451,32 @@ TEST_P(MatmulEpilogueTest, WhatThereIsNoKernelForIsRefusedByName) {
               s.tuning = MatmulTuning{64, 128, 128, 8, MatmulSharing::kNone, MatmulElement::kFP8};
             }).find("64x128x128x8 fp8 with an activation"),
             std::string::npos);
+  const auto message_of_rows = [&](auto change) {
+    return message_of([&](auto& s) {
+      s.activation = Activation::kNone;
+      s.output = MatmulOutput::kFP8Rows;
+      change(s);
+    });
+  };
+  EXPECT_EQ(message_of_rows([](auto&) {}), "");
+  EXPECT_NE(message_of_rows([](auto& s) {
+              s.activation = Activation::kSiLU;
+            }).find("output: fp8-rows needs activation none, not silu"),
+            std::string::npos);
+  EXPECT_NE(message_of_rows([](auto& s) {
+              s.columns = 192;
+            }).find("columns: 192 must be a positive multiple of 128"),
+            std::string::npos);
+  EXPECT_NE(message_of_rows([](auto& s) {
+              s.element = MatmulElement::kBF16;
+              s.weights = WeightFormat::kMXFP8;
+            }).find("output: fp8-rows needs weights as-rows, not mxfp8"),
+            std::string::npos);
+  EXPECT_NE(message_of_rows([](auto& s) {
+              s.element = MatmulElement::kBF16;
+              s.tuning = MatmulTuning{64, 256, 64, 5};
+            }).find("64x256x64x5 that writes rows of fp8"),
+            std::string::npos);
   const auto matmul = must(GroupedMatmul::create(rank(), good));
   const auto memory = must(rank().allocate<float>(4096));
   GroupedMatmulTensors tensors{.rows = memory.data(),
@@ -436,14 +495,20 @@ TEST(MatmulEpilogueSimulation, AnyInterleavingOnAWeakMemory) {
     const auto world =
         must(World::create({.target = TargetChoice::kHost,
                             .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true}}));
-    const EpilogueCase epilogue_case{.tuning = {64, 256, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
-                                     .activation = Activation::kSiLU,
-                                     .output = MatmulOutput::kFP8,
-                                     .group_rows = {3, 0, 20, 1},
-                                     .inner = 144,
-                                     .columns = 192,
-                                     .num_blocks = 2};
-    EXPECT_EQ(EpilogueHarness(world->rank(0), epilogue_case).compare(), "") << "seed " << seed;
+    const EpilogueCase gated{.tuning = {64, 256, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
+                             .activation = Activation::kSiLU,
+                             .output = MatmulOutput::kFP8,
+                             .group_rows = {3, 0, 20, 1},
+                             .inner = 144,
+                             .columns = 192,
+                             .num_blocks = 2};
+    EXPECT_EQ(EpilogueHarness(world->rank(0), gated).compare(), "") << "seed " << seed;
+    const EpilogueCase rows_of_fp8{.tuning = {64, 128, 128, 8, MatmulSharing::kNone, MatmulElement::kFP8},
+                                   .output = MatmulOutput::kFP8Rows,
+                                   .group_rows = {3, 0, 20, 1},
+                                   .inner = 144,
+                                   .num_blocks = 2};
+    EXPECT_EQ(EpilogueHarness(world->rank(0), rows_of_fp8).compare(), "") << "seed " << seed;
   }
 }
 

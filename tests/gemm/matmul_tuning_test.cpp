@@ -27,8 +27,8 @@ TEST(MatmulTuning, IsChosenByTheRowsOfAGroup) {
   for (const int64_t rows : {0, 1, 64, 65, 128, 129, 100000})
     for (const int64_t columns : {8, 128, 136, 7168})
       for (const MatmulElement element : {kBF16, kFP8}) {
-        for (const MatmulEpilogue epilogue :
-             {MatmulEpilogue::kAffine, MatmulEpilogue::kGated, MatmulEpilogue::kGatedFP8}) {
+        for (const MatmulEpilogue epilogue : {MatmulEpilogue::kAffine, MatmulEpilogue::kGated,
+                                              MatmulEpilogue::kGatedFP8, MatmulEpilogue::kAffineFP8}) {
           if (epilogue == MatmulEpilogue::kGatedFP8 && element == kBF16) continue;
           EXPECT_TRUE(
               has_matmul_kernel(epilogue, choose_matmul_tuning(epilogue, element, rows, columns, 64)));

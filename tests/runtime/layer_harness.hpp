@@ -40,6 +40,7 @@ struct LayerCase {
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
   bool reduce_at_owner = false;
+  int p2p_world_size = 0;
   int steps_in_flight = 1;
   uint64_t timeout_ns = 60'000'000'000;
   int hidden = 256;
@@ -54,6 +55,7 @@ struct LayerCase {
   std::string name() const {
     return std::to_string(n_ranks) + " ranks, " + to_string(protocol) + ", " + to_string(format) + ", " +
            to_string(activation) + (is_coded(weights) ? std::string(", ") + to_string(weights) : "") +
+           (combine_format == CombineFormat::kBF16 ? "" : ", combine in fp8") +
            (gate_layout == GateLayout::kStacked ? "" : ", interleaved") +
            (shared_expert == SharedExpert::kNone ? "" : ", shared expert") + (has_router ? ", router" : "") +
            (has_bias ? ", bias" : "") +
@@ -61,7 +63,8 @@ struct LayerCase {
            (combine_start == CombineStart::kWithExperts ? ", combine with the experts" : "") +
            (launches == StepLaunches::kSplit ? ", split" : "") + ", " + to_string(row_layout) +
            " rows aligned to " + std::to_string(row_alignment) +
-           (reduce_at_owner ? ", reduced at the owner" : "");
+           (reduce_at_owner ? ", reduced at the owner" : "") +
+           (p2p_world_size == 0 ? "" : ", groups of " + std::to_string(p2p_world_size));
   }
 };
 
@@ -177,6 +180,7 @@ class LayerHarness {
     config.ep.row_layout = case_.row_layout;
     config.ep.row_alignment = case_.row_alignment;
     config.ep.reduce_at_owner = case_.reduce_at_owner;
+    config.ep.p2p_world_size = case_.p2p_world_size;
     config.ep.combine_start = case_.combine_start;
     config.ep.steps_in_flight = case_.steps_in_flight;
     config.ep.timeout_ns = case_.timeout_ns;

@@ -84,7 +84,25 @@ TEST_P(MoeLayerTest, RowsInEveryTokenFormat) {
 }
 
 TEST_P(MoeLayerTest, CombineInFP8AndWithoutAnAllToAll) {
-  expect_right({.n_ranks = 2, .format = TokenFormatKind::kFP8, .combine_format = CombineFormat::kFP8});
+  for (const Protocol protocol : kProtocols)
+    for (const TokenFormatKind format : kFormats)
+      expect_right({.n_ranks = 2,
+                    .protocol = protocol,
+                    .format = format,
+                    .combine_format = CombineFormat::kFP8,
+                    .shared_expert = SharedExpert::kFused,
+                    .has_bias = true});
+  // The experts' rows of fp8 as owners and a wire take them, and between the halves of a dispatch.
+  const LayerCase direct{
+      .n_ranks = 2, .protocol = Protocol::kDirect, .combine_format = CombineFormat::kFP8, .hidden = 384};
+  LayerCase reduced = direct, wired = direct, early = direct, masked = direct, skipped = direct;
+  reduced.reduce_at_owner = true;
+  wired.p2p_world_size = 1;
+  early.gate_up_start = GateUpStart::kWithRows;
+  masked.row_layout = RowLayout::kMasked;
+  masked.format = TokenFormatKind::kFP8;
+  skipped.routing = Routing::kSkipAllToAll;
+  for (const LayerCase& layer_case : {reduced, wired, early, masked, skipped}) expect_right(layer_case);
   for (const TokenFormatKind format : kFormats)
     expect_right({.n_ranks = 2, .format = format, .routing = Routing::kSkipAllToAll});
 }
@@ -388,16 +406,50 @@ TEST(MoeLayerParts, FollowFromTheConfiguration) {
   EXPECT_EQ(names_of(config), "route dispatch gate_up down combine");
 }
 
-TEST_P(MoeLayerTest, CombineInFP8IsSlottedUnlessItIsAskedToBeDirect) {
-  const auto world = make_world(2);
-  LayerHarness harness(*world, {.n_ranks = 2,
-                                .protocol = Protocol::kAutomatic,
-                                .combine_format = CombineFormat::kFP8,
-                                .launches = StepLaunches::kSplit});
-  EXPECT_EQ(harness.layer().config().ep.protocol, Protocol::kSlotted);
-  ASSERT_TRUE(harness.enqueue().ok());
+TEST_P(MoeLayerTest, RowsOfFP8AreWhatDownWritesAndCombineReads) {
+  const auto world = make_world(1);
+  LayerHarness harness(*world, {.protocol = Protocol::kDirect, .combine_format = CombineFormat::kFP8});
+  ASSERT_EQ(harness.outcome(), "");
+  const MoeLayerRows rows = harness.layer().rows(0);
+  EXPECT_EQ(rows.expert_outputs, nullptr);
+  const RowBuffers own = must(harness.layer().ep().row_buffers(0));
+  ASSERT_EQ(rows.encoded_outputs, own.encoded_outputs);
+  EXPECT_EQ(harness.layer().down(0).shape().output, MatmulOutput::kFP8Rows);
+  // A scale that is NaN reaches the token.
+  const MoeLayerConfig& config = harness.layer().config();
+  Buffer<float> scales = world->rank(0).view(
+      reinterpret_cast<float*>(rows.encoded_outputs + static_cast<ptrdiff_t>(config.ep.hidden)), 1);
+  for (const MoePart part : parts_of(config)) {
+    if (part == MoePart::kCombine) {
+      ASSERT_TRUE(scales.upload(std::vector<float>{NAN}).ok());
+    }
+    ASSERT_TRUE(harness.layer().run_part(part, 0, harness.step(0)).ok()) << to_string(part);
+    ASSERT_TRUE(world->rank(0).synchronize().ok());
+  }
   ASSERT_TRUE(harness.layer().ep().synchronize().ok());
-  EXPECT_EQ(harness.compare(), "");
+  EXPECT_NE(harness.compare(), "");
+}
+
+// The matmuls of coded weights write bf16, which the slotted protocol encodes.
+TEST_P(MoeLayerTest, CombineInFP8IsSlottedWithCodedWeights) {
+  const auto world = make_world(2);
+  const LayerCase layer_case{.n_ranks = 2,
+                             .protocol = Protocol::kAutomatic,
+                             .weights = WeightFormat::kMXFP8,
+                             .combine_format = CombineFormat::kFP8,
+                             .launches = StepLaunches::kSplit};
+  LayerHarness harness(*world, layer_case);
+  EXPECT_EQ(harness.layer().config().ep.protocol, Protocol::kSlotted);
+  EXPECT_EQ(harness.outcome(), "");
+  MoeLayerConfig direct = harness.config();
+  direct.ep.protocol = Protocol::kDirect;
+  alignas(16) static constexpr float kSome[8] = {};
+  const ExpertWeights weights{kSome, kSome, kSome, kSome};
+  EXPECT_NE(MoeLayer::create(*world, direct, {weights, weights})
+                .status()
+                .message()
+                .find("the protocol must be slotted: matmuls with weights mxfp8 write bf16"),
+            std::string::npos);
 }
 
 TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {

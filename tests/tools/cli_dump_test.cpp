@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli_fixture.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard {
 namespace {
@@ -88,6 +89,26 @@ TEST_F(CliDump, ADumpHoldsCodesScalesAndSourceRanksAsTheDeviceWroteThem) {
             0);
   EXPECT_NE(read_file(dump / "rank_0" / "scales.npy").find("'descr': '<f4'"), std::string::npos);
   EXPECT_GT(read_npy<uint8_t>(dump / "rank_0" / "encoded_outputs.npy").size(), 0u);
+}
+
+// Fast matmuls write them so; what they are in bf16 is dumped beside them.
+TEST_F(CliDump, ExpertOutputsThatWereWrittenInFP8) {
+  const std::filesystem::path dump = folder / "written";
+  const std::string shape =
+      "run --target host --ranks 1 --experts 4 --top-k 2 --hidden 256 --expert-width 64 --tokens 5 --steps 1 "
+      "--combine-format fp8 --protocol direct --matmul fast --dump ";
+  ASSERT_EQ(run(shape + dump.string()).exit_code, 0);
+  const auto encoded = read_npy<uint8_t>(dump / "rank_0" / "encoded_outputs.npy");
+  const auto values = read_npy<uint16_t>(dump / "rank_0" / "expert_outputs.npy");
+  ASSERT_EQ(values.size(), 10u * 256);
+  ASSERT_EQ(encoded.size(), 10u * 384);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t row = i / 256, column = i % 256;
+    float scale = 0;
+    std::memcpy(&scale, &encoded[row * 384 + 256 + column / 128 * sizeof(float)], sizeof(scale));
+    const float value = from_e4m3(encoded[row * 384 + column]) * scale;
+    ASSERT_EQ(to_bf16(value).bits, values[i]) << i;
+  }
 }
 
 // Four scales of one byte in a word, and the words of a column side by side.

@@ -74,7 +74,8 @@ TEST_F(CliMatmul, BenchVerifiesFusedEpilogues) {
 }
 
 TEST_F(CliMatmul, BenchTimesALayerAndItsPartsAndVerifies) {
-  for (const char* options : {"--format bf16 --protocol slotted", "--format fp8 --shared-expert"}) {
+  for (const char* options : {"--format bf16 --protocol slotted", "--format fp8 --shared-expert",
+                              "--combine-format fp8 --protocol direct --shared-expert"}) {
     const Outcome outcome =
         run("bench layer --target host --ranks 2 --hidden 128 --experts 4 --expert-width 64 --top-k 2 "
             "--tokens 3,9 --replays 1 --json " +
@@ -100,6 +101,9 @@ TEST_F(CliMatmul, RunVerifiesFastMatmulsInEveryFormat) {
         "--format fp8-ue8m0 --protocol slotted --shared-expert",
         "--format fp8 --protocol slotted --padding 0.2 --combine-format fp8",
         "--combine-format fp8 --mode fused",
+        "--combine-format fp8 --protocol direct --shared-expert --p2p-world-size 1",
+        "--combine-format fp8 --protocol direct --format fp8 --reduce-at-owner",
+        "--combine-format fp8 --gate-up-start with-rows --mode fused",
         "--format fp8 --skip-a2a",
         "--layout masked --alignment 8",
         "--format fp8 --layout masked --shared-expert",
@@ -161,8 +165,9 @@ TEST_F(CliMatmul, FastRunsHaveThePhasesOfTheLibrarysLayer) {
   EXPECT_NE(early.find("direct: gate_up starts with the rows"), std::string::npos) << early;
   EXPECT_EQ(phases_of("--mode fused --skip-a2a --routing one-expert"),
             (std::vector<std::string>{"all_reduce", "combine", "dispatch", "down", "gate_up"}));
-  EXPECT_NE(run(shape + "--mode fused --combine-start with-experts").out.find("combine takes each expert's rows"),
-            std::string::npos);
+  EXPECT_NE(
+      run(shape + "--mode fused --combine-start with-experts").out.find("combine takes each expert's rows"),
+      std::string::npos);
   expect_refused(shape + "--mode split --combine-start with-experts", {"--combine-start", "--mode fused"});
   expect_refused(shape + "--mode fused --combine-start with-experts --protocol slotted",
                  {"--combine-start", "--protocol direct"});
@@ -216,8 +221,6 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
                  {"--expert-width", "multiple of 64"});
   expect_refused("run --target host --matmul fast --layout per-rank",
                  {"--layout: per-rank", "ragged and masked", "--matmul reference"});
-  expect_refused("run --target host --matmul fast --combine-format fp8 --protocol direct",
-                 {"--combine-format: fp8", "--protocol slotted", "--matmul reference"});
   expect_refused("run --target host --gate-up-start with-rows", {"--gate-up-start", "--matmul fast"});
   expect_refused("run --target host --matmul fast --gate-up-start with-rows --format fp8 --expert-width 64",
                  {"--gate-up-start", "--format bf16"});

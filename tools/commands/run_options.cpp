@@ -126,13 +126,6 @@ Status check_fast_matmuls(const RunOptions& options) {
         "--layout: per-rank with --matmul fast, whose matmuls take the rows of one expert after the other, "
         "as --layout ragged and masked have them; %s",
         instead);
-  const bool is_direct = options.protocol == Protocol::kDirect || options.reduce_at_owner ||
-                         options.row_delivery == RowDelivery::kReceiver;
-  if (options.combine_format != CombineFormat::kBF16 && is_direct)
-    return invalid_argument(
-        "--combine-format: %s with --matmul fast, whose matmuls write bf16; --protocol slotted encodes "
-        "it; %s",
-        to_string(options.combine_format), instead);
   SWITCHYARD_RETURN_IF_ERROR(
       check_combine_start(options.combine_start, options.protocol, options.combine_format));
   if (options.combine_start == CombineStart::kWithExperts && options.mode != "fused")
@@ -140,8 +133,9 @@ Status check_fast_matmuls(const RunOptions& options) {
   if (options.combine_start == CombineStart::kWithExperts && options.reduce_at_owner)
     return invalid_argument("--combine-start: with-experts does without --reduce-at-owner");
   if (options.gate_up_start == GateUpStart::kBehindDispatch) return Status();
-  if (options.format != TokenFormatKind::kBF16 || options.combine_format != CombineFormat::kBF16)
-    return invalid_argument("--gate-up-start: with-rows needs --format bf16 and --combine-format bf16");
+  if (options.format != TokenFormatKind::kBF16)
+    return invalid_argument("--gate-up-start: with-rows needs --format bf16, not %s",
+                            to_string(options.format));
   if (options.protocol == Protocol::kSlotted)
     return invalid_argument("--gate-up-start: with-rows needs --protocol direct, not slotted");
   if (options.row_delivery == RowDelivery::kReceiver)

@@ -264,8 +264,6 @@ double LayerRun::tolerance() const {
 std::string LayerRun::protocol_reason() const {
   if (!is_fast() || options_.ep.protocol != Protocol::kAutomatic) return ep_->protocol_reason();
   if (options_.gate_up_start == GateUpStart::kWithRows) return "gate_up starts with the rows";
-  if (ep_->config().combine_format != CombineFormat::kBF16)
-    return "it encodes what the matmuls write in bf16";
   return ep_->protocol_reason();
 }
 
@@ -324,9 +322,11 @@ Result<LayerRun::Results> LayerRun::download(int rank) const {
   if (encodes_outputs())
     SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_outputs.download(num_rows * ep_->combine_message_bytes()),
                                     results.encoded_outputs));
-  const Buffer<bf16> outputs =
-      world_.rank(rank).view(returned_rows(rank), num_rows * static_cast<uint64_t>(workload_.hidden));
-  SWITCHYARD_RETURN_IF_ERROR(take(outputs.download(), results.expert_outputs));
+  if (!is_fast() || !encodes_outputs()) {
+    const Buffer<bf16> outputs =
+        world_.rank(rank).view(returned_rows(rank), num_rows * static_cast<uint64_t>(workload_.hidden));
+    SWITCHYARD_RETURN_IF_ERROR(take(outputs.download(), results.expert_outputs));
+  }
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.tokens.output(workload_.tokens_per_rank[rank]), results.output));
   return results;
 }

@@ -65,7 +65,7 @@ class LayerRun {
     reference::Routing routing;  // of the layer's router, where it has one
     reference::DispatchResult dispatch;
     std::vector<int32_t> src_rank;     // [rows], as the kernels counted; -1 for rows that only align a group
-    std::vector<bf16> expert_outputs;  // [rows][hidden]
+    std::vector<bf16> expert_outputs;  // [rows][hidden]; of fast matmuls that write them encoded, empty
     std::vector<uint8_t> encoded_outputs;  // [rows][bytes], if combine takes them encoded
     std::vector<bf16> output;              // [tokens][hidden]
   };

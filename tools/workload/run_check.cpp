@@ -127,6 +127,21 @@ Status dump_encoded(const std::string& folder, const reference::Step& step, int 
                          dispatch.scales.size());
 }
 
+// What experts wrote as a combine in fp8 reads it, as bf16: each row's codes, and then a float for each 128.
+std::vector<bf16> decoded_outputs(size_t hidden, size_t num_rows, const std::vector<uint8_t>& encoded) {
+  constexpr size_t kGroupSize = 128;
+  std::vector<bf16> rows;
+  for (size_t row = 0; row < num_rows; ++row) {
+    const auto codes = encoded.begin() + static_cast<ptrdiff_t>(row * (encoded.size() / num_rows)),
+               scales = codes + static_cast<ptrdiff_t>(align_up<size_t>(hidden, 16));
+    const std::vector<bf16> values = reference::decoded(reference::decode_token(
+        TokenFormatKind::kFP8, {codes, codes + static_cast<ptrdiff_t>(hidden)},
+        {scales, scales + static_cast<ptrdiff_t>(hidden / kGroupSize * sizeof(float))}, 1));
+    rows.insert(rows.end(), values.begin(), values.end());
+  }
+  return rows;
+}
+
 // Rows of codes as bf16: matmuls in fp8 read them as they are, so that no kernel has decoded them.
 std::vector<bf16> decoded_rows(const reference::Step& step, const reference::DispatchResult& dispatch) {
   const TokenFormatInfo format = info_of(step.format);
@@ -258,7 +273,9 @@ Status dump_step(const std::string& directory, const LayerRun& layer, const refe
     if (!encoded_outputs.empty())
       SWITCHYARD_RETURN_IF_ERROR(
           write_npy(file("encoded_outputs.npy"), {rows, encoded_outputs.size() / rows}, encoded_outputs));
-    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("expert_outputs.npy"), {rows, hidden}, expert_outputs));
+    SWITCHYARD_RETURN_IF_ERROR(
+        write_npy(file("expert_outputs.npy"), {rows, hidden},
+                  expert_outputs.empty() ? decoded_outputs(hidden, rows, encoded_outputs) : expert_outputs));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(file("output.npy"), {tokens, hidden}, output));
   }
   return Status();

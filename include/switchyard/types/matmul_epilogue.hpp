@@ -34,14 +34,31 @@ constexpr const char* to_string(Activation activation) {
 enum class GateLayout { kStacked, kInterleaved };
 
 // What the output holds: bf16, or e4m3 codes with a scale for each 128 elements of a row.
-enum class MatmulOutput { kBF16, kFP8 };
+enum class MatmulOutput {
+  kBF16,
+  kFP8,      // scales in a tensor of their own, as the next matmul in fp8 reads them
+  kFP8Rows,  // each row's codes, then its scales, combine_row_bytes() apart, as a combine in fp8 reads them
+};
+
+constexpr const char* to_string(MatmulOutput output) {
+  switch (output) {
+    case MatmulOutput::kBF16:
+      return "bf16";
+    case MatmulOutput::kFP8:
+      return "fp8";
+    case MatmulOutput::kFP8Rows:
+      return "fp8-rows";
+  }
+  return "(no output)";
+}
 
 // The kinds of epilogues that there are kernels for.
 enum class MatmulEpilogue {
-  kPlain,     // sums are rounded to bf16
-  kAffine,    // a bias of the expert is added, a weight of the row multiplied
-  kGated,     // with an activation, to bf16
-  kGatedFP8,  // with an activation, to fp8
+  kPlain,      // sums are rounded to bf16
+  kAffine,     // a bias of the expert is added, a weight of the row multiplied
+  kGated,      // with an activation, to bf16
+  kGatedFP8,   // with an activation, to fp8
+  kAffineFP8,  // as kAffine, to rows of fp8 with their scales
 };
 
 // Every activation is gate * sigmoid(gate * (linear + cubic * gate^2)) * (up + up_offset), with gate at most
@@ -71,7 +88,9 @@ constexpr ActivationNumbers numbers_of(Activation activation) {
 // Whether there is a kernel. Those that no choice comes to are left out.
 constexpr bool has_matmul_kernel(MatmulEpilogue epilogue, const MatmulTuning& tuning) {
   if (epilogue == MatmulEpilogue::kPlain) return true;
-  if (is_coded(tuning.weights)) return epilogue != MatmulEpilogue::kGatedFP8;
+  // Columns that share a scale would be those of several warps.
+  if (is_coded(tuning.weights))
+    return epilogue != MatmulEpilogue::kGatedFP8 && epilogue != MatmulEpilogue::kAffineFP8;
   if (tuning.sharing != MatmulSharing::kNone || tuning.stage_inner > 128) return false;
   // The scale of an output needs 128 gates and 128 ups.
   if (epilogue == MatmulEpilogue::kGatedFP8)

@@ -1,5 +1,5 @@
 // The tiled matmul kernels that add a bias and weigh rows, for the host and, through
-// affine_matmul_kernels.cu, for CUDA.
+// matmul_kernels.cu, for CUDA.
 #include "make_matmul_kernels.hpp"
 
 namespace switchyard {
@@ -7,6 +7,11 @@ namespace switchyard {
 template <>
 const MatmulKernels& matmul_kernels_of<kThisTarget, MatmulEpilogue::kAffine>() {
   static constexpr MatmulKernels kTable = make_matmul_kernels<MatmulEpilogue::kAffine>();
+  return kTable;
+}
+template <>
+const MatmulKernels& matmul_kernels_of<kThisTarget, MatmulEpilogue::kAffineFP8>() {
+  static constexpr MatmulKernels kTable = make_matmul_kernels<MatmulEpilogue::kAffineFP8>();
   return kTable;
 }
 

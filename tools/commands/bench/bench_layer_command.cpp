@@ -13,6 +13,7 @@ struct BenchOptions : ReplayOptions {
   Workload workload;
   std::vector<int> tokens;
   TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
   Protocol protocol = Protocol::kAutomatic;
   int n_sms = 0;
   int num_matmul_blocks = 0;
@@ -39,8 +40,9 @@ Status finish_options(BenchOptions& options) {
   if (options.gate_up_start == GateUpStart::kWithRows && options.protocol == Protocol::kSlotted)
     return invalid_argument("--gate-up-start: with-rows needs --protocol direct, not slotted");
   SWITCHYARD_RETURN_IF_ERROR(
-      check_combine_start(options.combine_start, options.protocol, CombineFormat::kBF16));
+      check_combine_start(options.combine_start, options.protocol, options.combine_format));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, kind_of(options.combine_format)));
   const int multiple = matmul_rows_of(options.format).element == MatmulElement::kFP8 ? 64 : 8;
   if (workload.expert_width % multiple != 0)
     return invalid_argument("--expert-width: %d must be a multiple of %d", workload.expert_width, multiple);
@@ -72,6 +74,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   config.ep.dispatch_format = options.format;
   if (info_of(options.format).encodes_by_expert)
     config.ep.expert_input_scales.assign(static_cast<size_t>(options.workload.n_experts), 1.0f);
+  config.ep.combine_format = options.combine_format;
   if (options.workload.has_shared_expert) config.ep.shared_expert = SharedExpert::kFused;
   Result<std::unique_ptr<LayerBench>> bench = LayerBench::create(*world.value(), options.workload, config);
   if (!bench.ok()) return bench.status();
@@ -82,8 +85,10 @@ Status measure(const BenchOptions& options, BenchReport& report) {
 void print_table(const BenchOptions& options, const BenchReport& report) {
   const Workload& workload = options.workload;
   std::printf(
-      "layer on %s: %s, %s, %d ranks, hidden %d, %d experts%s of width %d, top-%d, median of %d replays\n\n",
-      to_string(report.target), report.device.c_str(), to_string(options.format), workload.n_ranks,
+      "layer on %s: %s, %s%s, %d ranks, hidden %d, %d experts%s of width %d, top-%d, median of %d "
+      "replays\n\n",
+      to_string(report.target), report.device.c_str(), to_string(options.format),
+      options.combine_format == CombineFormat::kBF16 ? "" : ", combine in fp8", workload.n_ranks,
       workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
       workload.expert_width, workload.top_k, report.num_replays);
   std::printf(
@@ -120,6 +125,7 @@ std::string to_json(const BenchOptions& options, const BenchReport& report) {
   const Workload& workload = options.workload;
   JsonObject json = json_head(report);
   json.add("format", to_string(options.format))
+      .add("combine_format", to_string(options.combine_format))
       .add("ranks", workload.n_ranks)
       .add("hidden", workload.hidden)
       .add("experts", workload.n_experts)
@@ -142,6 +148,7 @@ void add_bench_layer_command(Command& bench) {
   workload.n_ranks = workload.hidden = workload.top_k = workload.n_experts = workload.expert_width = 0;
   add_target_option(command, options->target);
   add_format_option(command, options->format);
+  add_combine_format_option(command, options->combine_format);
   add_protocol_option(command, options->protocol, "as the library chooses");
   command.add_number("--ranks", workload.n_ranks, 1, kMaxDirectRanks, "Ranks [8; host 2]").hide_default();
   command.add_list("--tokens", options->tokens, 1, kMaxTokensPerRank,

@@ -75,6 +75,11 @@ struct MatmulConfig {
   // Two consumers have half of an output's scale group each.
   static constexpr bool kSplitsScaleGroup = kStoresFP8 && kOutputColumns < kMatmulScaleGroup;
   static_assert(!kStoresFP8 || kOutputColumns * (kSplitsScaleGroup ? 2 : 1) == kMatmulScaleGroup);
+  // Rows of fp8 have whole scale groups in every consumer.
+  static constexpr bool kStoresFP8Rows = kEpilogue == MatmulEpilogue::kAffineFP8;
+  static_assert(!kStoresFP8Rows || (kOutputColumns % kMatmulScaleGroup == 0 && !kIsCoded));
+  // The columns of a consumer that share a scale.
+  static constexpr int kOutputGroup = kOutputColumns < kMatmulScaleGroup ? kOutputColumns : kMatmulScaleGroup;
 
   // Columns of a consumer that are multiplied and then scaled together, and how many such there are.
   static_assert(!kIsScaled || kConsumerColumns % kMatmulScaleGroup == 0);

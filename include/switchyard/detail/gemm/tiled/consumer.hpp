@@ -9,6 +9,7 @@
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
 #include "switchyard/detail/gemm/tiled/tile_grid.hpp"
+#include "switchyard/token_format.hpp"
 #if defined(__CUDACC__)
 #include "switchyard/detail/gemm/tiled/coded_product.cuh"
 #include "switchyard/detail/gemm/tiled/warpgroup_product.cuh"
@@ -237,13 +238,15 @@ class MatmulConsumer {
       store_bf16(tile);
     } else {
       if (settings_.bias != nullptr) add_bias(tile);
-      if constexpr (Config::kEpilogue == MatmulEpilogue::kAffine) {
-        if (settings_.row_weights != nullptr) weigh_rows(tile);
-      } else {
+      if constexpr (Config::kIsGated) {
         product_.activate_all(settings_.activation);
+      } else {
+        if (settings_.row_weights != nullptr) weigh_rows(tile);
       }
       if constexpr (Config::kStoresFP8)
         store_fp8(tile);
+      else if constexpr (Config::kStoresFP8Rows)
+        store_fp8_rows(tile);
       else
         store_bf16(tile);
     }
@@ -308,7 +311,7 @@ class MatmulConsumer {
                     uint64_t{column / kMatmulScaleGroup} * settings_.output_scale_stride + tile.first_row;
     uint32_t amax[Product::kThreadRows];
     SWITCHYARD_UNROLL
-    for (int i = 0; i < Product::kThreadRows; ++i) amax[i] = product_.amax_of(i);
+    for (int i = 0; i < Product::kThreadRows; ++i) amax[i] = product_.amax_of(i, 0);
     if constexpr (Config::kSplitsScaleGroup) include_other_half(amax);
     SWITCHYARD_UNROLL
     for (int i = 0; i < Product::kThreadRows; ++i) {
@@ -316,7 +319,7 @@ class MatmulConsumer {
       const bool is_row = Product::has_rows() && row_in_tile < tile.num_rows;
       const auto scale = BlockwiseFP8Quantizer<e4m3>{}.scale_of(std::bit_cast<float>(amax[i]));
       const uint64_t row = tile.first_row + static_cast<uint64_t>(row_in_tile);
-      product_.store_codes(i, scale.factor, num_columns, is_row ? output + row * columns : nullptr);
+      product_.store_codes(i, 0, scale.factor, num_columns, is_row ? output + row * columns : nullptr);
       // Of two consumers the first has columns wherever the second has some.
       if (is_row && Product::leads_row() && column % kMatmulScaleGroup == 0 && num_columns > 0)
         target::st(scales + row_in_tile, scale.stored);
@@ -335,6 +338,31 @@ class MatmulConsumer {
       if (!Product::has_rows()) continue;
       const uint32_t other = target::ld(&of_consumer[1 - consumer_idx_][Product::row_of(i)]);
       amax[i] = other > amax[i] ? other : amax[i];
+    }
+  }
+
+  // A row is an encoded token of a combine in fp8: all codes, then a scale for each 128 of them.
+  SWITCHYARD_DEVICE void store_fp8_rows(const MatmulTile& tile) {
+    using Quantizer = BlockwiseFP8Quantizer<e4m3>;
+    const int columns = static_cast<int>(num_output_columns());
+    const GroupedMessageLayout<Quantizer> layout{columns};
+    const uint64_t row_bytes = combine_row_bytes(CombineFormat::kFP8, columns);
+    std::byte* output = reinterpret_cast<std::byte*>(settings_.output) + tile.first_row * row_bytes;
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < Product::kThreadRows; ++i) {
+      const int row_in_tile = first_row_ + Product::row_of(i);
+      const bool is_row = Product::has_rows() && row_in_tile < tile.num_rows;
+      std::byte* row = output + static_cast<uint64_t>(row_in_tile) * row_bytes;
+      SWITCHYARD_UNROLL
+      for (int group = 0; group < Config::kOutputColumns / Config::kOutputGroup; ++group) {
+        const int column = static_cast<int>(output_column(tile)) + group * Config::kOutputGroup;
+        const auto scale = Quantizer{}.scale_of(std::bit_cast<float>(product_.amax_of(i, group)));
+        const bool is_there = is_row && column < columns;
+        product_.store_codes(i, group, scale.factor, Config::kOutputGroup,
+                             is_there ? reinterpret_cast<uint8_t*>(row + column) : nullptr);
+        if (is_there && Product::leads_row())
+          target::st(layout.scales(row) + column / kMatmulScaleGroup, scale.stored);
+      }
     }
   }
 

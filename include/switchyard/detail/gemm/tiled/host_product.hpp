@@ -46,15 +46,17 @@ class WarpgroupSums {
     for (int i = 0; has_row() && i < kColumns / 2; ++i)
       sums_[i] = activate(numbers, sums_[i], sums_[i + kColumns / 2]);
   }
-  uint32_t amax_of(int) const {
+  uint32_t amax_of(int, int group) const {
+    const float* sums = sums_ + group * Config::kOutputGroup;
     uint32_t amax = 0;
-    for (int i = 0; has_row() && i < Config::kOutputColumns; ++i)
-      amax = std::max(amax, std::bit_cast<uint32_t>(sums_[i]) & 0x7fffffffu);
+    for (int i = 0; has_row() && i < Config::kOutputGroup; ++i)
+      amax = std::max(amax, std::bit_cast<uint32_t>(sums[i]) & 0x7fffffffu);
     return amax;
   }
-  void store_codes(int, float factor, int num_columns, uint8_t* row) const {
-    for (int i = 0; row != nullptr && i < Config::kOutputColumns && i < num_columns; ++i)
-      target::st(row + i, to_minifloat<e4m3>(sums_[i] * factor).bits);
+  void store_codes(int, int group, float factor, int num_columns, uint8_t* row) const {
+    const float* sums = sums_ + group * Config::kOutputGroup;
+    for (int i = 0; row != nullptr && i < Config::kOutputGroup && i < num_columns; ++i)
+      target::st(row + i, to_minifloat<e4m3>(sums[i] * factor).bits);
   }
 
  protected:

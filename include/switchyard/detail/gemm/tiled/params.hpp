@@ -38,10 +38,11 @@ struct MatmulSettings {
   MatmulRowScales row_scale_kind = MatmulRowScales::kFloat;
   // Of coded weights: a byte each, [expert][N][K / scale group].
   const void* weight_scales = nullptr;
-  uint32_t num_experts = 0;   // of the weights
-  uint32_t inner = 0;         // K, a multiple of 8; of fp8, 16; of coded weights, inner_multiple_of() them
-  uint32_t columns = 0;       // N, a multiple of 8
-  bf16* output = nullptr;     // [rows][N]; with an activation [rows][N / 2], of fp8 codes, too
+  uint32_t num_experts = 0;  // of the weights
+  uint32_t inner = 0;        // K, a multiple of 8; of fp8, 16; of coded weights, inner_multiple_of() them
+  uint32_t columns = 0;      // N, a multiple of 8
+  // [rows][N]; with an activation [rows][N / 2], of fp8 codes, too; or rows as a combine in fp8 takes them.
+  bf16* output = nullptr;
   uint32_t* queue = nullptr;  // a word that is 0 before and after every launch
   // What only some epilogues read.
   const float* bias = nullptr;         // [num_experts][N], or null

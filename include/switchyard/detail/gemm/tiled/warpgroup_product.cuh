@@ -72,17 +72,28 @@ class WarpgroupSums {
     SWITCHYARD_UNROLL
     for (int i = 0; i < kColumns / 4; ++i) sums_[i] = activate(numbers, sums_[i], sums_[i + kColumns / 4]);
   }
-  // The largest magnitude of the output's columns of row row_of(i), as bits.
-  SWITCHYARD_DEVICE uint32_t amax_of(int i) const {
+  // The largest magnitude of those of the output's columns that share a scale, of row row_of(i), as bits. The
+  // registers of the matrix unit are read as floats only: the compiler would keep sums that are read as
+  // integers as such, and convert them while a product is in flight, for which it would have to wait.
+  SWITCHYARD_DEVICE uint32_t amax_of(int i, int group) const {
+    const float* sums = sums_ + group * kGroupUnits * 4 + i * 2;
     uint32_t amax = 0;
+    float largest = 0, smallest = 0;
     SWITCHYARD_UNROLL
-    for (int unit = 0; unit < kOutputUnits; ++unit) {
+    for (int unit = 0; unit < kGroupUnits; ++unit) {
       SWITCHYARD_UNROLL
       for (int j = 0; j < 2; ++j) {
-        const uint32_t magnitude = std::bit_cast<uint32_t>(sums_[unit * 4 + i * 2 + j]) & 0x7fffffffu;
-        amax = magnitude > amax ? magnitude : amax;
+        if constexpr (Config::kIsScaled) {
+          const uint32_t magnitude = std::bit_cast<uint32_t>(sums[unit * 4 + j]) & 0x7fffffffu;
+          amax = magnitude > amax ? magnitude : amax;
+        } else {
+          largest = target::max_or_nan(largest, sums[unit * 4 + j]);
+          smallest = target::min_or_nan(smallest, sums[unit * 4 + j]);
+        }
       }
     }
+    if constexpr (!Config::kIsScaled)
+      amax = std::bit_cast<uint32_t>(target::max_or_nan(largest, -smallest)) & 0x7fffffffu;
     SWITCHYARD_UNROLL
     for (int lane_mask = 1; lane_mask <= 2; lane_mask *= 2) {
       const uint32_t other = target::shuffle_xor(amax, lane_mask);
@@ -90,16 +101,17 @@ class WarpgroupSums {
     }
     return amax;
   }
-  // Stores the first num_columns columns of row row_of(i), times `factor`, as codes of e4m3, at `row`, which
-  // may be null.
-  SWITCHYARD_DEVICE void store_codes(int i, float factor, int num_columns, uint8_t* row) const {
+  // Stores the first num_columns of these columns, times `factor`, as codes of e4m3, at `row`, which may be
+  // null.
+  SWITCHYARD_DEVICE void store_codes(int i, int group, float factor, int num_columns, uint8_t* row) const {
+    const float* sums = sums_ + group * kGroupUnits * 4 + i * 2;
     SWITCHYARD_UNROLL
-    for (int first_unit = 0; first_unit < kOutputUnits; first_unit += 8) {
+    for (int first_unit = 0; first_unit < kGroupUnits; first_unit += 8) {
       // A word has two columns of one unit and two of the next.
       Vec16 words;
       SWITCHYARD_UNROLL
       for (int word = 0; word < 4; ++word) {
-        const float* first = sums_ + (first_unit + word * 2) * 4 + i * 2;
+        const float* first = sums + (first_unit + word * 2) * 4;
         const uint32_t low = target::to_e4m3x2(first[0] * factor, first[1] * factor);
         const uint32_t high = target::to_e4m3x2(first[4] * factor, first[5] * factor);
         words.words[word] = low | high << 16;
@@ -116,7 +128,7 @@ class WarpgroupSums {
 
  protected:
   static constexpr int kColumns = Config::kConsumerColumns;
-  static constexpr int kOutputUnits = Config::kOutputColumns / 8;
+  static constexpr int kGroupUnits = Config::kOutputGroup / 8;
   static constexpr int kGroupBytes = 8 * kPanelRowBytes;
 
   float sums_[kColumns / 2];  // of a thread: two rows, every fourth pair of columns
