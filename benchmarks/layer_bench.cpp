@@ -7,6 +7,8 @@
 #include "reference/token_format.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "workload/buffers.hpp"
 
 namespace switchyard::tools {
@@ -14,6 +16,9 @@ namespace {
 
 constexpr int kGateUpShift = 0, kDownShift = 1000003;
 constexpr uint64_t kLeadMicroseconds = 50;
+// Of a step that is no graph: all of its launches are submitted meanwhile.
+constexpr uint64_t kTraceLeadMicroseconds = 3000;
+constexpr size_t kMaxSpans = 16;
 
 // Scales of fp8, such that sums over `inner` codes are about 1: what lies where can be told without reading
 // it back.
@@ -119,28 +124,28 @@ MoeLayerStep LayerBench::step_of(int rank, int num_tokens) const {
 
 // All ranks begin a part before any of them begins the next; unless combine starts with the experts, which it
 // does where a rank's step is one call.
-Status LayerBench::enqueue(MoeLayer& layer, int num_tokens, bool marks_parts) {
-  if (!marks_parts) SWITCHYARD_RETURN_IF_ERROR(world_.mark("step"));
-  if (!marks_parts && layer.config().ep.combine_start == CombineStart::kWithExperts) {
+Status LayerBench::enqueue(MoeLayer& layer, int num_tokens, Spans spans, const BeginSpan& begin) {
+  if (spans == Spans::kStep) SWITCHYARD_RETURN_IF_ERROR(begin("step"));
+  if (spans == Spans::kStep && layer.config().ep.combine_start == CombineStart::kWithExperts) {
     for (int rank = 0; rank < world_.n_ranks(); ++rank)
       SWITCHYARD_RETURN_IF_ERROR(layer.run(rank, step_of(rank, num_tokens)));
     return Status();
   }
   for (const MoePart part : parts_of(layer.config())) {
-    if (marks_parts) SWITCHYARD_RETURN_IF_ERROR(world_.mark(to_string(part)));
+    if (spans == Spans::kParts) SWITCHYARD_RETURN_IF_ERROR(begin(to_string(part)));
     for (int rank = 0; rank < world_.n_ranks(); ++rank)
       SWITCHYARD_RETURN_IF_ERROR(layer.run_part(part, rank, step_of(rank, num_tokens)));
   }
   return Status();
 }
 
-Result<std::vector<SpanSamples>> LayerBench::replay(MoeLayer& layer, int num_tokens, bool marks_parts,
+Result<std::vector<SpanSamples>> LayerBench::replay(MoeLayer& layer, int num_tokens, Spans spans,
                                                     int num_replays) {
   Result<std::unique_ptr<Graph>> graph = world_.capture([&] {
     SWITCHYARD_RETURN_IF_ERROR(world_.mark("lead"));
     SWITCHYARD_RETURN_IF_ERROR(
         enqueue_lead(world_, world_.target() == Target::kHost ? 0 : kLeadMicroseconds));
-    return enqueue(layer, num_tokens, marks_parts);
+    return enqueue(layer, num_tokens, spans, [&](const std::string& name) { return world_.mark(name); });
   });
   if (!graph.ok()) return graph.status();
   Graphs graphs;
@@ -154,15 +159,13 @@ Result<std::vector<SpanSamples>> LayerBench::replay(MoeLayer& layer, int num_tok
   return samples;
 }
 
-Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
+Result<LayerBench::PreparedStep> LayerBench::prepare(int num_tokens) {
   workload_.tokens_per_rank.assign(static_cast<size_t>(workload_.n_ranks), num_tokens);
   reference::Step step = make_step(workload_, 0);
   const std::vector<std::vector<float>> logits = make_logits(workload_, 0);
-  std::set<int32_t> experts_with_rows;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     reference::Routing routing =
         reference::topk_softmax(logits[rank], num_tokens, workload_.n_experts, workload_.top_k);
-    experts_with_rows.insert(routing.topk_ids.begin(), routing.topk_ids.end());
     step.topk_ids[rank] = std::move(routing.topk_ids);
     step.topk_weights[rank] = std::move(routing.topk_weights);
   }
@@ -177,10 +180,18 @@ Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
                        .down = buffers.down.data(),
                        .gate_up_scales = buffers.gate_up_scales.data(),
                        .down_scales = buffers.down_scales.data()});
-  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(world_, config, weights);
-  if (!created.ok()) return created.status();
-  MoeLayer& layer = *created.value();
+  Result<std::unique_ptr<MoeLayer>> layer = MoeLayer::create(world_, config, weights);
+  if (!layer.ok()) return layer.status();
+  return PreparedStep{std::move(step), std::move(layer).value()};
+}
 
+Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
+  const Result<PreparedStep> prepared = prepare(num_tokens);
+  if (!prepared.ok()) return prepared.status();
+  const reference::Step& step = prepared.value().step;
+  MoeLayer& layer = *prepared.value().layer;
+  std::set<int32_t> experts_with_rows;
+  for (const std::vector<int32_t>& ids : step.topk_ids) experts_with_rows.insert(ids.begin(), ids.end());
   LayerBenchResult result{.num_tokens = num_tokens};
   result.protocol = layer.config().ep.protocol;
   result.gate_up_tuning = to_string(layer.gate_up(0).tuning());
@@ -191,11 +202,10 @@ Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
       2 * params * num_tokens * workload_.n_ranks * (workload_.top_k + static_cast<double>(num_shared));
   result.weight_bytes = static_cast<uint64_t>(params) * static_cast<uint64_t>(bytes_of(element())) *
                         (experts_with_rows.size() + num_shared * ranks_.size());
-  const Result<std::vector<SpanSamples>> whole =
-      replay(layer, num_tokens, /*marks_parts=*/false, num_replays);
+  const Result<std::vector<SpanSamples>> whole = replay(layer, num_tokens, Spans::kStep, num_replays);
   if (!whole.ok()) return whole.status();
   result.step = whole.value().front().summarize(result.weight_bytes);
-  const Result<std::vector<SpanSamples>> parts = replay(layer, num_tokens, /*marks_parts=*/true, num_replays);
+  const Result<std::vector<SpanSamples>> parts = replay(layer, num_tokens, Spans::kParts, num_replays);
   if (!parts.ok()) return parts.status();
   for (const SpanSamples& part : parts.value()) result.parts.emplace_back(part.name, part.summarize(0));
 
@@ -209,6 +219,66 @@ Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
                        : element() == MatmulElement::kFP8               ? 0.04
                                                                         : 0.01;
   return result;
+}
+
+Result<LayerTrace> LayerBench::trace(int num_tokens, uint32_t events_per_block) {
+  const Result<PreparedStep> prepared = prepare(num_tokens);
+  if (!prepared.ok()) return prepared.status();
+  MoeLayer& layer = *prepared.value().layer;
+  LayerTrace trace;
+  const Status enabled = layer.ep().enable_trace(events_per_block);
+  if (enabled.code() == StatusCode::kInvalidArgument)
+    trace.missing = enabled.message();
+  else
+    SWITCHYARD_RETURN_IF_ERROR(enabled);
+  // The first step loads kernels; only what follows it counts.
+  for (const bool counts : {false, true}) {
+    if (counts && trace.missing.empty()) SWITCHYARD_RETURN_IF_ERROR(layer.ep().take_trace().status());
+    SWITCHYARD_RETURN_IF_ERROR(enqueue_stamped(layer, num_tokens, trace.phases));
+    SWITCHYARD_RETURN_IF_ERROR(layer.ep().synchronize());
+  }
+  SWITCHYARD_RETURN_IF_ERROR(take_times(trace.phases));
+  trace.ranks.resize(ranks_.size());
+  if (!trace.missing.empty()) return trace;
+  Result<std::vector<RankTrace>> ranks = layer.ep().take_trace();
+  if (!ranks.ok()) return ranks.status();
+  trace.ranks = std::move(ranks).value();
+  return trace;
+}
+
+Status LayerBench::enqueue_stamped(MoeLayer& layer, int num_tokens, std::vector<TimedPhase>& phases) {
+  const auto stamp = [&] {
+    for (int r = 0; r < world_.n_ranks(); ++r) {
+      const Rank& rank = world_.rank(r);
+      SWITCHYARD_RETURN_IF_ERROR(rank.launch(kernel_table(rank).time_stamp, {},
+                                             {ranks_[static_cast<size_t>(r)].stamps.data() + phases.size()}));
+    }
+    return Status();
+  };
+  phases.clear();
+  for (int r = 0; r < world_.n_ranks(); ++r)
+    SWITCHYARD_RETURN_IF_ERROR(
+        allocate_into(ranks_[static_cast<size_t>(r)].stamps, world_.rank(r), kMaxSpans + 1));
+  SWITCHYARD_RETURN_IF_ERROR(
+      enqueue_lead(world_, world_.target() == Target::kHost ? 0 : kTraceLeadMicroseconds));
+  const bool is_early = layer.config().ep.combine_start == CombineStart::kWithExperts;
+  SWITCHYARD_RETURN_IF_ERROR(
+      enqueue(layer, num_tokens, is_early ? Spans::kStep : Spans::kParts, [&](const std::string& name) {
+        SWITCHYARD_RETURN_IF_ERROR(stamp());
+        phases.push_back({name, {}});
+        return Status();
+      }));
+  return stamp();
+}
+
+Status LayerBench::take_times(std::vector<TimedPhase>& phases) {
+  for (const RankBuffers& buffers : ranks_) {
+    const Result<std::vector<uint64_t>> stamps = buffers.stamps.download();
+    if (!stamps.ok()) return stamps.status();
+    for (size_t i = 0; i < phases.size(); ++i)
+      phases[i].of_rank.push_back({stamps.value()[i], stamps.value()[i + 1]});
+  }
+  return Status();
 }
 
 reference::GatedMlp LayerBench::expert(size_t rank, size_t group) const {

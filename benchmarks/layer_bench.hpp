@@ -2,6 +2,7 @@
 // of the first and of the last rank is verified.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -9,6 +10,7 @@
 #include "reference/gated_mlp.hpp"
 #include "replay.hpp"
 #include "switchyard/moe_layer.hpp"
+#include "workload/layer_run.hpp"
 #include "workload/workload.hpp"
 
 namespace switchyard::tools {
@@ -33,6 +35,13 @@ struct LayerBenchResult {
   }
 };
 
+// What a step did on each rank.
+struct LayerTrace {
+  std::vector<TimedPhase> phases;  // its parts, or the step as a whole
+  std::vector<RankTrace> ranks;    // what the blocks of dispatch and combine did and waited for
+  std::string missing;             // why their kernels cannot be traced; empty: they have been
+};
+
 class LayerBench {
  public:
   // The weights of all ranks, filled once. `workload.tokens_per_rank` does not matter.
@@ -40,14 +49,25 @@ class LayerBench {
                                                     const MoeLayerConfig& config);
 
   Result<LayerBenchResult> time(int num_tokens, int num_replays);
+  // Traces one step that is no graph. Times are taken by launches behind each part; but only behind the whole
+  // step where combine starts with the experts: one between the two would hold it up.
+  Result<LayerTrace> trace(int num_tokens, uint32_t events_per_block);
 
  private:
+  enum class Spans { kStep, kParts };
+  // Called with the name of each span before it is enqueued.
+  using BeginSpan = std::function<Status(const std::string& name)>;
+  struct PreparedStep {
+    reference::Step step;
+    std::unique_ptr<MoeLayer> layer;
+  };
   struct RankBuffers {
     PeriodicNumbers numbers;
     Buffer<bf16> gate_up, down;  // in pairs of bytes
     Buffer<float> gate_up_scales, down_scales;
     Buffer<bf16> tokens, output;
     Buffer<float> logits;
+    Buffer<uint64_t> stamps;  // of a trace
   };
 
   LayerBench(World& world, const Workload& workload, const MoeLayerConfig& config)
@@ -62,8 +82,12 @@ class LayerBench {
   Status fill_weights(int rank);
   Status upload(const reference::Step& step, const std::vector<std::vector<float>>& logits);
   MoeLayerStep step_of(int rank, int num_tokens) const;
-  Status enqueue(MoeLayer& layer, int num_tokens, bool marks_parts);
-  Result<std::vector<SpanSamples>> replay(MoeLayer& layer, int num_tokens, bool marks_parts, int num_replays);
+  // The step of so many tokens on each rank, uploaded, and its layer.
+  Result<PreparedStep> prepare(int num_tokens);
+  Status enqueue(MoeLayer& layer, int num_tokens, Spans spans, const BeginSpan& begin);
+  Status enqueue_stamped(MoeLayer& layer, int num_tokens, std::vector<TimedPhase>& phases);
+  Status take_times(std::vector<TimedPhase>& phases);
+  Result<std::vector<SpanSamples>> replay(MoeLayer& layer, int num_tokens, Spans spans, int num_replays);
   reference::GatedMlp expert(size_t rank, size_t group) const;
   // The relative distance of a token's output from what it should be.
   Result<double> distance(const reference::Step& step, size_t rank, size_t token_idx) const;

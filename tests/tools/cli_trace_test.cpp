@@ -104,6 +104,38 @@ TEST_F(CliTrace, ATraceHasARowPerRankAndBlockAndItsSlicesNest) {
   }
 }
 
+TEST_F(CliTrace, ALayersStepIsTracedOnceItHasBeenTimed) {
+  const std::filesystem::path path = folder / "layer.json";
+  const std::string layer =
+      "bench layer --target host --ranks 2 --hidden 128 --experts 4 --expert-width 64 --top-k 2 --n-sms 2 "
+      "--matmul-blocks 2 --replays 1 ";
+  const auto slices_of = [&](const std::string& options) {
+    const Outcome outcome = run(layer + "--tokens 9 --trace " + path.string() + " " + options);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    json trace;
+    std::map<std::pair<double, double>, TraceRow> rows;
+    read_trace(path, trace, rows);
+    std::map<std::string, std::string> slices;  // of rank 1
+    for (const auto& [place, row] : rows)
+      for (const json& slice : row.slices)
+        if (row.process == "rank 1") slices[row.thread] += " " + slice.at("name").get<std::string>();
+    return slices;
+  };
+  auto slices = slices_of("--protocol direct");
+  EXPECT_EQ(slices.size(), 3u) << "a row of phases and two blocks";
+  EXPECT_EQ(slices["phases"], " route dispatch gate_up down combine");
+  EXPECT_NE(slices["block 1"].find(" send"), std::string::npos) << slices["block 1"];
+  EXPECT_NE(slices["block 1"].find(" reduce"), std::string::npos) << slices["block 1"];
+  // A time that is taken between down and combine would keep combine from starting early.
+  slices = slices_of("--combine-start with-experts");
+  EXPECT_EQ(slices["phases"], " step");
+  EXPECT_NE(slices["block 1"].find(" reduce"), std::string::npos) << slices["block 1"];
+  expect_refused(layer + "--tokens 3,9 --trace " + path.string(), {"--trace", "--tokens must be one number"});
+  expect_refused(layer + "--tokens 9 --trace - --json", {"--trace", "--json"});
+  EXPECT_EQ(run(layer + "--tokens 9 --trace -").out.find("{\"displayTimeUnit\""), 0u);
+}
+
 TEST_F(CliTrace, ATraceShowsWhoWasLate) {
   const std::filesystem::path path = folder / "trace.json";
   const auto longest_wait = [&] {

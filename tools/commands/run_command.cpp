@@ -19,9 +19,6 @@
 namespace switchyard::tools {
 namespace {
 
-// The events kept of each block, and of the host's phases: the first ones.
-constexpr uint32_t kMaxTraceEvents = 8192;
-
 void add_phases(const LayerRun& layer, int step_idx, RunTrace& trace) {
   for (const TimedPhase& phase : layer.phases())
     if (trace.phases.size() < kMaxTraceEvents)
@@ -34,10 +31,7 @@ Status finish_trace(const OutputName& output, LayerRun& layer, RunTrace& trace) 
   Result<std::vector<RankTrace>> ranks = layer.ep().take_trace();
   if (!ranks.ok()) return ranks.status();
   trace.ranks = std::move(ranks).value();
-  if (trace.num_dropped() > 0)
-    std::fprintf(stderr, "switchyard run: --trace: %llu events did not fit; each row has its first %u\n",
-                 static_cast<unsigned long long>(trace.num_dropped()), kMaxTraceEvents);
-  return write_output(output, to_json(trace));
+  return write_trace("run", output, trace);
 }
 
 using Layers = std::vector<std::unique_ptr<LayerRun>>;  // of each flight

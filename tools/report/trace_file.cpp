@@ -1,6 +1,7 @@
 #include "trace_file.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
 
 #include "files/json_object.hpp"
@@ -240,6 +241,13 @@ std::string to_json(const RunTrace& trace) {
       .add("clock", trace.target == Target::kHost ? "one for all ranks" : "of the GPU of each rank");
   return "{\"displayTimeUnit\":\"ns\",\n\"otherData\":" + about.to_line() + ",\n\"traceEvents\":[\n" +
          events + "\n]}\n";
+}
+
+Status write_trace(const char* command, const OutputName& output, const RunTrace& trace) {
+  if (trace.num_dropped() > 0)
+    std::fprintf(stderr, "switchyard %s: --trace: %llu events did not fit; each row has its first %u\n",
+                 command, static_cast<unsigned long long>(trace.num_dropped()), kMaxTraceEvents);
+  return write_output(output, to_json(trace));
 }
 
 }  // namespace switchyard::tools

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "files/output.hpp"
 #include "workload/layer_run.hpp"
 
 namespace switchyard::tools {
@@ -27,5 +28,10 @@ struct RunTrace {
 };
 
 std::string to_json(const RunTrace& trace);
+
+// The events kept of each block, and of the host's phases: the first ones.
+inline constexpr uint32_t kMaxTraceEvents = 8192;
+// Writes it, and has `command` say on stderr what did not fit.
+Status write_trace(const char* command, const OutputName& output, const RunTrace& trace);
 
 }  // namespace switchyard::tools

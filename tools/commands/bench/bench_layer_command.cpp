@@ -5,6 +5,7 @@
 #include "benchmarks/layer_bench.hpp"
 #include "commands/commands.hpp"
 #include "replay_bench.hpp"
+#include "report/trace_file.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -19,6 +20,10 @@ struct BenchOptions : ReplayOptions {
   int num_matmul_blocks = 0;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
   CombineStart combine_start = CombineStart::kBehindExperts;
+  std::string trace;
+
+  // A report that goes to stdout is alone there.
+  bool prints_table() const { return json != "-" && trace != "-"; }
 };
 
 using BenchReport = ReplayReport<LayerBenchResult>;
@@ -51,7 +56,21 @@ Status finish_options(BenchOptions& options) {
                             workload.n_ranks);
   if (workload.top_k > workload.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
-  return check_output_names({{"--json", options.json}});
+  if (!options.trace.empty() && options.tokens.size() != 1)
+    return invalid_argument("--trace: it has one step; --tokens must be one number, not %zu",
+                            options.tokens.size());
+  return check_output_names({{"--json", options.json}, {"--trace", options.trace}});
+}
+
+Status write_trace(const BenchOptions& options, const BenchReport& report, LayerBench& bench) {
+  Result<LayerTrace> traced = bench.trace(options.tokens.front(), kMaxTraceEvents);
+  if (!traced.ok()) return traced.status();
+  if (!traced.value().missing.empty())
+    std::fprintf(stderr, "switchyard bench layer: --trace: only the parts of the step: %s\n",
+                 traced.value().missing.c_str());
+  RunTrace trace{.target = report.target, .device = report.device, .ranks = std::move(traced.value().ranks)};
+  for (TimedPhase& phase : traced.value().phases) trace.phases.push_back({0, std::move(phase)});
+  return tools::write_trace("bench layer", {"--trace", options.trace}, trace);
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {
@@ -79,7 +98,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   Result<std::unique_ptr<LayerBench>> bench = LayerBench::create(*world.value(), options.workload, config);
   if (!bench.ok()) return bench.status();
   const auto label_of = [](int num_tokens) { return std::to_string(num_tokens) + " tokens per rank"; };
-  return time_each(*bench.value(), options.tokens, label_of, progress, report);
+  SWITCHYARD_RETURN_IF_ERROR(time_each(*bench.value(), options.tokens, label_of, progress, report));
+  return options.trace.empty() ? Status() : write_trace(options, report, *bench.value());
 }
 
 void print_table(const BenchOptions& options, const BenchReport& report) {
@@ -172,6 +192,11 @@ void add_bench_layer_command(Command& bench) {
       .hide_default();
   add_gate_up_start_option(command, options->gate_up_start);
   add_combine_start_option(command, options->combine_start);
+  command
+      .add_text("--trace", options->trace,
+                "Write what each rank and each block of dispatch and combine did in one more step, which is\n"
+                "no graph, to FILE, for Perfetto or chrome://tracing, or alone to stdout with -")
+      .show_type("FILE");
   finish_replay_command<BenchReport>(command, options, "[20; host 2]");
 }
 
