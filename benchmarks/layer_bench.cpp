@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "reference/matmul.hpp"
 #include "reference/token_format.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
@@ -26,12 +27,36 @@ float scale_at(size_t i, size_t inner) {
   return (0.5f + static_cast<float>(i % 61) / 64.0f) * 0.1f / std::sqrt(static_cast<float>(inner));
 }
 
+// The same of coded weights, and of a group's, the tensor scale.
+uint8_t code_scale_of_layer(WeightFormat weights, size_t i, size_t inner) {
+  if (weights == WeightFormat::kNVFP4) return static_cast<uint8_t>(0x38 + i % 8);
+  const float scale = (weights == WeightFormat::kMXFP8 ? 0.1f : 0.4f) / std::sqrt(static_cast<float>(inner));
+  return static_cast<uint8_t>(127 + std::ilogb(scale) + static_cast<int>(i % 2));
+}
+float tensor_scale_of_layer(WeightFormat weights, size_t group, size_t inner) {
+  return weights == WeightFormat::kNVFP4 ? 3 * scale_at(group, inner) : 1.0f;
+}
+
+size_t bits_of(MatmulElement element, WeightFormat weights) {
+  return static_cast<size_t>(is_coded(weights) ? code_bits_of(weights) : 8 * bytes_of(element));
+}
+
 // The values of a column of a group's weights.
-std::vector<float> weights_of(const PeriodicNumbers& numbers, MatmulElement element, int shift, size_t group,
-                              size_t column, size_t columns, size_t inner) {
-  const size_t pairs = inner * static_cast<size_t>(bytes_of(element)) / 2, row = group * columns + column;
+std::vector<float> weights_of(const PeriodicNumbers& numbers, MatmulElement element, WeightFormat weights,
+                              int shift, size_t group, size_t column, size_t columns, size_t inner) {
+  const size_t pairs = inner * bits_of(element, weights) / 16, row = group * columns + column;
+  const std::vector<bf16> of_column = numbers.at(shift, row * pairs, (row + 1) * pairs);
+  if (is_coded(weights)) {
+    std::vector<uint8_t> codes, scales;
+    for (const bf16 number : of_column)
+      for (const int bits : {0, 8}) codes.push_back(static_cast<uint8_t>(number.bits >> bits));
+    const size_t num_scales = inner / static_cast<size_t>(scale_group_size(weights));
+    for (size_t i = 0; i < num_scales; ++i)
+      scales.push_back(code_scale_of_layer(weights, row * num_scales + i, inner));
+    return reference::decode_weights(weights, codes, scales, tensor_scale_of_layer(weights, group, inner));
+  }
   std::vector<float> values;
-  for (const bf16 number : numbers.at(shift, row * pairs, (row + 1) * pairs)) {
+  for (const bf16 number : of_column) {
     if (element == MatmulElement::kBF16) {
       values.push_back(to_float(number));
       continue;
@@ -81,24 +106,52 @@ Status LayerBench::fill_weights(int r) {
   const size_t hidden = static_cast<size_t>(workload_.hidden),
                width = static_cast<size_t>(workload_.expert_width);
   const uint64_t seed = workload_.seed + static_cast<uint64_t>(r);
-  Result<PeriodicNumbers> numbers = element() == MatmulElement::kFP8
+  Result<PeriodicNumbers> numbers = element() == MatmulElement::kFP8 || is_coded(config_.weights)
                                         ? PeriodicNumbers::create_codes(rank, seed)
                                         : PeriodicNumbers::create(rank, seed);
   if (!numbers.ok()) return numbers.status();
   buffers.numbers = std::move(numbers).value();
-  const auto fill = [&](Buffer<bf16>& weights, Buffer<float>& scales, size_t columns, size_t inner,
-                        int shift) {
-    const size_t pairs = inner * static_cast<size_t>(bytes_of(element())) / 2;
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(weights, rank, num_groups() * columns * pairs));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.numbers.fill(weights, shift));
-    if (element() == MatmulElement::kBF16) return Status();
-    std::vector<float> values(num_groups() * ceil_div(columns, size_t{kMatmulScaleGroup}) *
-                              ceil_div(inner, size_t{kMatmulScaleGroup}));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = scale_at(i, inner);
-    return upload_into(scales, rank, values);
+  SWITCHYARD_RETURN_IF_ERROR(
+      fill(r, {2 * width, hidden, kGateUpShift, buffers.gate_up, buffers.gate_up_scales,
+               buffers.gate_up_code_scales, buffers.gate_up_tensor_scales}));
+  return fill(r, {hidden, width, kDownShift, buffers.down, buffers.down_scales, buffers.down_code_scales,
+                  buffers.down_tensor_scales});
+}
+
+Status LayerBench::fill(int r, const Weights& weights) {
+  const Rank& rank = world_.rank(r);
+  const auto& [columns, inner, shift, codes, scales, code_scales, tensor_scales] = weights;
+  const WeightFormat format = config_.weights;
+  const size_t num_weights = num_groups() * columns * inner;
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(codes, rank, num_weights * bits_of(element(), format) / 16));
+  SWITCHYARD_RETURN_IF_ERROR(ranks_[static_cast<size_t>(r)].numbers.fill(codes, shift));
+  if (is_coded(format)) {
+    std::vector<uint8_t> values(num_weights / static_cast<size_t>(scale_group_size(format)));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = code_scale_of_layer(format, i, inner);
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(code_scales, rank, values));
+    std::vector<float> of_groups;
+    for (size_t group = 0; group < num_groups(); ++group)
+      of_groups.push_back(tensor_scale_of_layer(format, group, inner));
+    return upload_into(tensor_scales, rank, of_groups);
+  }
+  if (element() == MatmulElement::kBF16) return Status();
+  std::vector<float> values(num_groups() * ceil_div(columns, size_t{kMatmulScaleGroup}) *
+                            ceil_div(inner, size_t{kMatmulScaleGroup}));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = scale_at(i, inner);
+  return upload_into(scales, rank, values);
+}
+
+ExpertWeights LayerBench::pointers(const RankBuffers& buffers) const {
+  const bool has_codes = is_coded(config_.weights);
+  const auto scales_of = [&](const Buffer<float>& scales, const Buffer<uint8_t>& code_scales) {
+    return has_codes ? static_cast<const void*>(code_scales.data()) : scales.data();
   };
-  SWITCHYARD_RETURN_IF_ERROR(fill(buffers.gate_up, buffers.gate_up_scales, 2 * width, hidden, kGateUpShift));
-  return fill(buffers.down, buffers.down_scales, hidden, width, kDownShift);
+  return {.gate_up = buffers.gate_up.data(),
+          .down = buffers.down.data(),
+          .gate_up_scales = scales_of(buffers.gate_up_scales, buffers.gate_up_code_scales),
+          .down_scales = scales_of(buffers.down_scales, buffers.down_code_scales),
+          .gate_up_tensor_scales = buffers.gate_up_tensor_scales.data(),
+          .down_tensor_scales = buffers.down_tensor_scales.data()};
 }
 
 Status LayerBench::upload(const reference::Step& step, const std::vector<std::vector<float>>& logits) {
@@ -175,11 +228,7 @@ Result<LayerBench::PreparedStep> LayerBench::prepare(int num_tokens) {
   // Memory for the worst case would only leave less for the weights.
   config.ep.capacity_factor = std::max(kEpLimits.suggested_capacity_factor, largest_share(step));
   std::vector<ExpertWeights> weights;
-  for (const RankBuffers& buffers : ranks_)
-    weights.push_back({.gate_up = buffers.gate_up.data(),
-                       .down = buffers.down.data(),
-                       .gate_up_scales = buffers.gate_up_scales.data(),
-                       .down_scales = buffers.down_scales.data()});
+  for (const RankBuffers& buffers : ranks_) weights.push_back(pointers(buffers));
   Result<std::unique_ptr<MoeLayer>> layer = MoeLayer::create(world_, config, weights);
   if (!layer.ok()) return layer.status();
   return PreparedStep{std::move(step), std::move(layer).value()};
@@ -200,8 +249,12 @@ Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
   const double params = 3.0 * workload_.hidden * workload_.expert_width;
   result.flops =
       2 * params * num_tokens * workload_.n_ranks * (workload_.top_k + static_cast<double>(num_shared));
-  result.weight_bytes = static_cast<uint64_t>(params) * static_cast<uint64_t>(bytes_of(element())) *
-                        (experts_with_rows.size() + num_shared * ranks_.size());
+  const double scale_bytes =
+      is_coded(config_.weights) ? params / scale_group_size(config_.weights) : 0;  // of the others, few
+  const double expert_bytes =
+      params * static_cast<double>(bits_of(element(), config_.weights)) / 8 + scale_bytes;
+  result.weight_bytes = static_cast<uint64_t>(
+      expert_bytes * static_cast<double>(experts_with_rows.size() + num_shared * ranks_.size()));
   const Result<std::vector<SpanSamples>> whole = replay(layer, num_tokens, Spans::kStep, num_replays);
   if (!whole.ok()) return whole.status();
   result.step = whole.value().front().summarize(result.weight_bytes);
@@ -286,6 +339,7 @@ reference::GatedMlp LayerBench::expert(size_t rank, size_t group) const {
                width = static_cast<size_t>(workload_.expert_width);
   const PeriodicNumbers& numbers = ranks_[rank].numbers;
   const MatmulElement kind = element();
+  const WeightFormat format = config_.weights;
   return {.activation = config_.activation,
           .gate_layout = config_.gate_layout,
           .element = kind,
@@ -293,11 +347,11 @@ reference::GatedMlp LayerBench::expert(size_t rank, size_t group) const {
           .width = width,
           .gate_up =
               [=, &numbers](size_t column) {
-                return weights_of(numbers, kind, kGateUpShift, group, column, 2 * width, hidden);
+                return weights_of(numbers, kind, format, kGateUpShift, group, column, 2 * width, hidden);
               },
           .down =
               [=, &numbers](size_t column) {
-                return weights_of(numbers, kind, kDownShift, group, column, hidden, width);
+                return weights_of(numbers, kind, format, kDownShift, group, column, hidden, width);
               }};
 }
 

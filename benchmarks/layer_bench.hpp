@@ -65,6 +65,8 @@ class LayerBench {
     PeriodicNumbers numbers;
     Buffer<bf16> gate_up, down;  // in pairs of bytes
     Buffer<float> gate_up_scales, down_scales;
+    Buffer<uint8_t> gate_up_code_scales, down_code_scales;
+    Buffer<float> gate_up_tensor_scales, down_tensor_scales;
     Buffer<bf16> tokens, output;
     Buffer<float> logits;
     Buffer<uint64_t> stamps;  // of a trace
@@ -73,13 +75,24 @@ class LayerBench {
   LayerBench(World& world, const Workload& workload, const MoeLayerConfig& config)
       : world_(world), workload_(workload), config_(config) {}
   MatmulElement element() const {
-    return matmul_rows_of(config_.ep.dispatch_format).element;
+    return matmul_rows_of(config_.ep.dispatch_format, config_.weights).element;
   }
   size_t num_local() const { return static_cast<size_t>(workload_.n_experts / workload_.n_ranks); }
   size_t num_groups() const {
     return num_local() + (config_.ep.shared_expert == SharedExpert::kFused ? 1 : 0);
   }
+  // The weights of gate_up or of down, of a rank.
+  struct Weights {
+    size_t columns, inner;
+    int shift;  // of its numbers
+    Buffer<bf16>& codes;
+    Buffer<float>& scales;
+    Buffer<uint8_t>& code_scales;
+    Buffer<float>& tensor_scales;
+  };
   Status fill_weights(int rank);
+  Status fill(int rank, const Weights& weights);
+  ExpertWeights pointers(const RankBuffers& buffers) const;
   Status upload(const reference::Step& step, const std::vector<std::vector<float>>& logits);
   MoeLayerStep step_of(int rank, int num_tokens) const;
   // The step of so many tokens on each rank, uploaded, and its layer.

@@ -67,8 +67,17 @@ def draw_run(formats, draw, target):
     is_fast = draw.random() < 0.3
     token_format = draw.choice(["bf16"] + list(formats))
     combine_format = draw.choice(["bf16", "bf16", "fp8"])
-    width = 64 * draw.randint(1, 2) if is_fast and token_format in FP8_MATMULS else 8 * often_small(draw, 1, 8)
-    multiple = max(formats[token_format], formats[combine_format])
+    weights = draw.choice(["as-rows", "as-rows", "mxfp4", "nvfp4", "mxfp8"]) if is_fast else "as-rows"
+    has_codes = weights != "as-rows"
+    code_multiple = {"mxfp8": 32, "mxfp4": 64, "nvfp4": 64}.get(weights, 8)
+    encodes_sums = has_codes and combine_format == "fp8"  # in the slotted protocol only
+    if has_codes:
+        width = code_multiple * draw.randint(1, 3)
+    elif is_fast and token_format in FP8_MATMULS:
+        width = 64 * draw.randint(1, 2)
+    else:
+        width = 8 * often_small(draw, 1, 8)
+    multiple = max(formats[token_format], formats[combine_format], code_multiple)
     hidden = multiple * often_small(draw, 1, 1024 // multiple)
     skips = draw.random() < 0.2
     max_tokens = max(1, min(300, MAX_ELEMENTS[target] // (hidden * top_k * ranks)))
@@ -76,7 +85,7 @@ def draw_run(formats, draw, target):
              "--expert-width", width, "--format", token_format,
              "--combine-format", combine_format, "--routing", routing, "--steps", draw.randint(1, 3),
              "--mode", draw.choice(["split", "fused"]), "--seed", draw.randint(0, 2**64 - 1),
-             "--protocol", draw.choice(["automatic", "slotted", "direct"])]
+             "--protocol", draw.choice(["automatic", "slotted"] + ["direct"] * (not encodes_sums))]
     allowed = {0}
     if skips or draw.random() < 0.4:
         words += ["--tokens", draw.choice([0, often_small(draw, 1, max_tokens)])]
@@ -102,16 +111,26 @@ def draw_run(formats, draw, target):
     if "--capacity-factor" not in words and draw.random() < 0.4:
         layout = draw.choice(["masked"] if is_fast else ["masked", "per-rank"])
         words += ["--layout", layout]
-    is_slotted = words[words.index("--protocol") + 1] == "slotted"
+    is_slotted = words[words.index("--protocol") + 1] == "slotted" or encodes_sums
     starts_with_rows = (
-        is_fast and token_format == "bf16" and layout == "ragged" and not is_slotted and draw.random() < 0.4
+        is_fast
+        and token_format == "bf16"
+        and layout == "ragged"
+        and not is_slotted
+        and not has_codes
+        and draw.random() < 0.4
     )
     if is_fast:
-        words += ["--matmul", "fast"] + ["--gate-up-start", "with-rows"] * starts_with_rows
+        words += ["--matmul", "fast", "--weights", weights] + ["--gate-up-start", "with-rows"] * starts_with_rows
         if starts_with_rows and target == "cuda":
             allowed.add("refused")  # ranks that share a GPU may have no room for it
     ends_with_experts = (
-        is_fast and "fused" in words and not is_slotted and combine_format == "bf16" and draw.random() < 0.4
+        is_fast
+        and "fused" in words
+        and not is_slotted
+        and not has_codes
+        and combine_format == "bf16"
+        and draw.random() < 0.4
     )
     if ends_with_experts:
         words += ["--combine-start", "with-experts"]

@@ -75,7 +75,8 @@ TEST_F(CliMatmul, BenchVerifiesFusedEpilogues) {
 
 TEST_F(CliMatmul, BenchTimesALayerAndItsPartsAndVerifies) {
   for (const char* options : {"--format bf16 --protocol slotted", "--format fp8 --shared-expert",
-                              "--combine-format fp8 --protocol direct --shared-expert"}) {
+                              "--combine-format fp8 --protocol direct --shared-expert", "--weights mxfp4",
+                              "--weights nvfp4 --shared-expert", "--weights mxfp8"}) {
     const Outcome outcome =
         run("bench layer --target host --ranks 2 --hidden 128 --experts 4 --expert-width 64 --top-k 2 "
             "--tokens 3,9 --replays 1 --json " +
@@ -120,6 +121,11 @@ TEST_F(CliMatmul, RunVerifiesFastMatmulsInEveryFormat) {
         "--combine-start with-experts --gate-up-start with-rows --mode fused --in-flight 2",
         "--p2p-world-size 1 --format fp8",
         "--replicas 1 --padding 0.3",
+        "--weights mxfp4 --shared-expert --protocol direct",
+        "--weights nvfp4 --combine-format fp8",
+        "--weights mxfp8 --layout masked --reduce-at-owner",
+        "--weights mxfp4 --format mxfp8 --shared-expert",
+        "--weights nvfp4 --format fp8",
         "--routing one-expert"}) {
     const Outcome outcome =
         run("run --target host --matmul fast --ranks 2 --hidden 256 --experts 4 --expert-width 64 --top-k 2 "
@@ -221,6 +227,20 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
                  {"--expert-width", "multiple of 64"});
   expect_refused("run --target host --matmul fast --layout per-rank",
                  {"--layout: per-rank", "ragged and masked", "--matmul reference"});
+  expect_refused("run --target host --weights mxfp4", {"--weights: mxfp4", "--matmul fast"});
+  const std::string coded = "--matmul fast --weights nvfp4 --hidden 128 --expert-width 64 ";
+  expect_refused("run --target host --format fp8 " + coded, {"--weights: nvfp4", "--format bf16, not fp8"});
+  expect_refused("run --target host --matmul fast --weights nvfp4 --hidden 96 --expert-width 64",
+                 {"--hidden: 96", "multiple of 64"});
+  expect_refused("run --target host --matmul fast --weights mxfp8 --hidden 96 --expert-width 48",
+                 {"--expert-width: 48", "multiple of 32"});
+  expect_refused("run --target host --gate-up-start with-rows " + coded, {"--gate-up-start", "--weights"});
+  expect_refused("run --target host --mode fused --combine-start with-experts " + coded,
+                 {"--combine-start", "--weights"});
+  expect_refused("run --target host --combine-format fp8 --reduce-at-owner " + coded,
+                 {"--combine-format: fp8", "--protocol slotted", "--weights nvfp4"});
+  expect_refused("bench layer --target host --weights mxfp4 --expert-width 96",
+                 {"--expert-width: 96", "multiple of 64"});
   expect_refused("run --target host --gate-up-start with-rows", {"--gate-up-start", "--matmul fast"});
   expect_refused("run --target host --matmul fast --gate-up-start with-rows --format fp8 --expert-width 64",
                  {"--gate-up-start", "--format bf16"});

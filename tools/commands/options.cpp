@@ -151,6 +151,40 @@ void add_reduction_option(Command& command, bool& reduce_at_owner) {
                    "A rank sums up what its experts made of a token, and one row goes back");
 }
 
+void add_weights_option(Command& command, WeightFormat& weights) {
+  Choices<WeightFormat> choices;
+  for (const WeightFormat choice :
+       {WeightFormat::kAsRows, WeightFormat::kMXFP4, WeightFormat::kNVFP4, WeightFormat::kMXFP8})
+    choices.emplace_back(to_string(choice), choice);
+  command.add_choice("--weights", weights, choices,
+                     "What the experts' weights hold: what rows do, or codes that are decoded to bf16\n"
+                     "(needs fast matmuls and --format bf16): as-rows, mxfp4, nvfp4, mxfp8");
+}
+
+Status check_weights_option(const MoeLayerConfig& config) {
+  if (!is_coded(config.weights)) return Status();
+  const ExpertParallelConfig& ep = config.ep;
+  const char* weights = to_string(config.weights);
+  const int multiple = inner_multiple_of(config.weights);
+  if (ep.hidden % multiple != 0)
+    return invalid_argument("--hidden: %d must be a multiple of %d with --weights %s", ep.hidden, multiple,
+                            weights);
+  if (config.expert_width % multiple != 0)
+    return invalid_argument("--expert-width: %d must be a multiple of %d with --weights %s",
+                            config.expert_width, multiple, weights);
+  if (config.gate_up_start != GateUpStart::kBehindDispatch)
+    return invalid_argument("--gate-up-start: with-rows needs --weights as-rows, not %s", weights);
+  if (ep.combine_start != CombineStart::kBehindExperts)
+    return invalid_argument("--combine-start: with-experts needs --weights as-rows, not %s", weights);
+  const bool is_direct =
+      ep.protocol == Protocol::kDirect || ep.reduce_at_owner || ep.row_delivery == RowDelivery::kReceiver;
+  if (ep.combine_format != CombineFormat::kBF16 && is_direct)
+    return invalid_argument(
+        "--combine-format: %s needs --protocol slotted with --weights %s, whose matmuls write bf16",
+        to_string(ep.combine_format), weights);
+  return Status();
+}
+
 void add_gate_up_start_option(Command& command, GateUpStart& start) {
   command.add_choice(
       "--gate-up-start", start,

@@ -36,6 +36,9 @@ void add_protocol_option(Command& command, Protocol& protocol, const std::string
 void add_layout_options(Command& command, RowLayout& layout, int& alignment);
 void add_delivery_option(Command& command, RowDelivery& delivery);
 void add_reduction_option(Command& command, bool& reduce_at_owner);
+// --weights: of a MoeLayer; and whether coded ones suit its configuration.
+void add_weights_option(Command& command, WeightFormat& weights);
+Status check_weights_option(const MoeLayerConfig& config);
 // --gate-up-start: of a MoeLayer.
 void add_gate_up_start_option(Command& command, GateUpStart& start);
 const char* name_of(GateUpStart start);

@@ -100,6 +100,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   }
   reference::MlpExperts experts = make_experts(workload);
   if (options.multiplies_fp8()) round_to_fp8(experts);
+  if (is_coded(options.weights)) round_to_codes(experts, options.weights);
   for (const auto& flight : layers) SWITCHYARD_RETURN_IF_ERROR(flight->allocate(experts));
   report.target = world.target();
   report.device = world.rank(world.local_ranks().front()).device_name();
@@ -219,6 +220,7 @@ void add_run_command(CommandLine& line) {
       "--matmul", workload.matmuls, {{"reference", Matmuls::kReference}, {"fast", Matmuls::kFast}},
       "Plain matmuls, verified bit by bit, or the library's MoeLayer with tiled ones, verified\n"
       "within a bound: reference, fast");
+  add_weights_option(command, options->weights);
   add_gate_up_start_option(command, options->gate_up_start);
   add_combine_start_option(command, options->combine_start);
   command.add_number(

@@ -126,6 +126,10 @@ Status check_fast_matmuls(const RunOptions& options) {
         "--layout: per-rank with --matmul fast, whose matmuls take the rows of one expert after the other, "
         "as --layout ragged and masked have them; %s",
         instead);
+  MoeLayerConfig config = layer_config(layer_options(options));
+  config.ep.hidden = options.workload.hidden;
+  config.expert_width = options.workload.expert_width;
+  SWITCHYARD_RETURN_IF_ERROR(check_weights_option(config));
   SWITCHYARD_RETURN_IF_ERROR(
       check_combine_start(options.combine_start, options.protocol, options.combine_format));
   if (options.combine_start == CombineStart::kWithExperts && options.mode != "fused")
@@ -150,6 +154,8 @@ Status check_experts(const RunOptions& options) {
   if (workload.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
   if (workload.matmuls == Matmuls::kFast) return check_fast_matmuls(options);
+  if (is_coded(options.weights))
+    return invalid_argument("--weights: %s needs --matmul fast", to_string(options.weights));
   if (options.gate_up_start != GateUpStart::kBehindDispatch)
     return invalid_argument("--gate-up-start: with-rows needs --matmul fast");
   if (options.combine_start != CombineStart::kBehindExperts)
@@ -206,6 +212,7 @@ LayerOptions layer_options(const RunOptions& options) {
                  .steps_in_flight = options.steps_in_flight},
           .mode = options.mode == "fused" ? StepMode::kFused : StepMode::kSplit,
           .gate_up_start = options.gate_up_start,
+          .weights = options.weights,
           .faults = options.faults,
           .style = options.style};
 }

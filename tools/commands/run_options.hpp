@@ -33,6 +33,7 @@ struct RunOptions {
   int allreduce_world_size = 0;
   reference::TensorStyle style;
   int steps_in_flight = 1;
+  WeightFormat weights = WeightFormat::kAsRows;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
   CombineStart combine_start = CombineStart::kBehindExperts;
   PlacementOptions placement_options;
@@ -57,7 +58,7 @@ struct RunOptions {
   bool is_by_shmem() const { return transport == "shmem"; }
   bool multiplies_fp8() const {
     return workload.matmuls == Matmuls::kFast &&
-           matmul_rows_of(format).element == MatmulElement::kFP8;
+           matmul_rows_of(format, weights).element == MatmulElement::kFP8;
   }
   // A report that goes to stdout is alone there.
   bool prints_text() const { return json != "-" && trace != "-"; }

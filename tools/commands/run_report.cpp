@@ -32,7 +32,7 @@ void print_table(const RunOptions& options, const RunReport& report) {
     std::printf("  inputs    %s\n", special.c_str());
   if (workload.matmuls == Matmuls::kFast)
     std::printf(
-        "  matmuls   fast; gate_up starts %s, combine %s\n",
+        "  matmuls   fast; weights %s, gate_up starts %s, combine %s\n", to_string(options.weights),
         options.gate_up_start == GateUpStart::kWithRows ? "with the rows of each expert" : "behind dispatch",
         options.combine_start == CombineStart::kWithExperts ? "takes each expert's rows" : "follows");
   if (options.steps_in_flight > 1) std::printf("  flights   %d steps at once\n", options.steps_in_flight);
@@ -101,6 +101,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("combine_format", to_string(options.combine_format))
       .add("shared_expert", workload.has_shared_expert)
       .add("matmul", workload.matmuls == Matmuls::kFast ? "fast" : "reference")
+      .add("weights", to_string(options.weights))
       .add("gate_up_start", name_of(options.gate_up_start))
       .add("combine_start", to_string(options.combine_start))
       .add("skip_a2a", options.skips_all_to_all)

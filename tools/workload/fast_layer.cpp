@@ -14,6 +14,7 @@ int experts_per_rank(const ExpertParallelConfig& config, int n_ranks) {
 MoeLayerConfig layer_config(const LayerOptions& options) {
   return {
       .ep = options.ep,
+      .weights = options.weights,
       .gate_up_start = options.gate_up_start,
       .launches = options.mode == StepMode::kFused ? StepLaunches::kFused : StepLaunches::kSplit,
   };
@@ -22,12 +23,12 @@ MoeLayerConfig layer_config(const LayerOptions& options) {
 Status LayerRun::create_fast(const MoeLayerConfig& config) {
   const bool has_shared = config.ep.shared_expert == SharedExpert::kFused;
   const int num_experts = experts_per_rank(config.ep, world_.n_ranks()) + (has_shared ? 1 : 0);
-  const MatmulElement element = matmul_rows_of(config.ep.dispatch_format).element;
+  const MatmulElement element = matmul_rows_of(config.ep.dispatch_format, config.weights).element;
   std::vector<ExpertWeights> pointers(static_cast<size_t>(world_.n_ranks()));
   Status allocated;
   for (const int rank : world_.local_ranks()) {
-    Result<WeightTensors> weights =
-        WeightTensors::create(world_.rank(rank), element, num_experts, config.ep.hidden, config.expert_width);
+    Result<WeightTensors> weights = WeightTensors::create(world_.rank(rank), element, config.weights,
+                                                          num_experts, config.ep.hidden, config.expert_width);
     allocated = weights.status();
     if (!allocated.ok()) break;
     weights_.push_back(std::move(weights).value());

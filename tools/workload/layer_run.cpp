@@ -264,6 +264,8 @@ double LayerRun::tolerance() const {
 std::string LayerRun::protocol_reason() const {
   if (!is_fast() || options_.ep.protocol != Protocol::kAutomatic) return ep_->protocol_reason();
   if (options_.gate_up_start == GateUpStart::kWithRows) return "gate_up starts with the rows";
+  if (is_coded(options_.weights) && ep_->config().combine_format != CombineFormat::kBF16)
+    return "it encodes what matmuls of coded weights write in bf16";
   return ep_->protocol_reason();
 }
 

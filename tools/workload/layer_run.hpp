@@ -37,6 +37,7 @@ struct LayerOptions {
   ExpertParallelConfig ep;  // but for what the workload says
   StepMode mode = StepMode::kSplit;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;  // of fast matmuls
+  WeightFormat weights = WeightFormat::kAsRows;              // the same
   FaultPlan faults;
   reference::TensorStyle style;
 };
@@ -149,7 +150,7 @@ class LayerRun {
   Result<std::vector<int32_t>> source_ranks(int rank, const reference::DispatchResult& dispatch) const;
   Status download_rows(int rank, uint64_t num_rows, reference::DispatchResult& dispatch) const;
   MatmulElement matmul_element() const {
-    return matmul_rows_of(ep_->config().dispatch_format).element;
+    return matmul_rows_of(ep_->config().dispatch_format, options_.weights).element;
   }
   bool is_encoded() const { return ep_->config().dispatch_format != TokenFormatKind::kBF16; }
   bool is_fast() const { return workload_.matmuls == Matmuls::kFast; }

@@ -15,6 +15,7 @@ struct BenchOptions : ReplayOptions {
   std::vector<int> tokens;
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
+  WeightFormat weights = WeightFormat::kAsRows;
   Protocol protocol = Protocol::kAutomatic;
   int n_sms = 0;
   int num_matmul_blocks = 0;
@@ -27,6 +28,25 @@ struct BenchOptions : ReplayOptions {
 };
 
 using BenchReport = ReplayReport<LayerBenchResult>;
+
+MoeLayerConfig config_of(const BenchOptions& options) {
+  MoeLayerConfig config{.weights = options.weights,
+                        .expert_width = options.workload.expert_width,
+                        .num_matmul_blocks = options.num_matmul_blocks,
+                        .gate_up_start = options.gate_up_start};
+  config.ep.n_experts = options.workload.n_experts;
+  config.ep.top_k = options.workload.top_k;
+  config.ep.hidden = options.workload.hidden;
+  config.ep.n_sms = options.n_sms;
+  config.ep.combine_start = options.combine_start;
+  config.ep.protocol = options.protocol;
+  config.ep.dispatch_format = options.format;
+  config.ep.combine_format = options.combine_format;
+  if (info_of(options.format).encodes_by_expert)
+    config.ep.expert_input_scales.assign(static_cast<size_t>(options.workload.n_experts), 1.0f);
+  if (options.workload.has_shared_expert) config.ep.shared_expert = SharedExpert::kFused;
+  return config;
+}
 
 Status finish_options(BenchOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(resolve_target_option(options.target));
@@ -48,7 +68,9 @@ Status finish_options(BenchOptions& options) {
       check_combine_start(options.combine_start, options.protocol, options.combine_format));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, kind_of(options.combine_format)));
-  const int multiple = matmul_rows_of(options.format).element == MatmulElement::kFP8 ? 64 : 8;
+  SWITCHYARD_RETURN_IF_ERROR(check_weights_option(config_of(options)));
+  const int multiple =
+      matmul_rows_of(options.format, options.weights).element == MatmulElement::kFP8 ? 64 : 8;
   if (workload.expert_width % multiple != 0)
     return invalid_argument("--expert-width: %d must be a multiple of %d", workload.expert_width, multiple);
   if (workload.n_experts % workload.n_ranks != 0)
@@ -62,7 +84,7 @@ Status finish_options(BenchOptions& options) {
   return check_output_names({{"--json", options.json}, {"--trace", options.trace}});
 }
 
-Status write_trace(const BenchOptions& options, const BenchReport& report, LayerBench& bench) {
+Status trace_step(const BenchOptions& options, const BenchReport& report, LayerBench& bench) {
   Result<LayerTrace> traced = bench.trace(options.tokens.front(), kMaxTraceEvents);
   if (!traced.ok()) return traced.status();
   if (!traced.value().missing.empty())
@@ -70,7 +92,7 @@ Status write_trace(const BenchOptions& options, const BenchReport& report, Layer
                  traced.value().missing.c_str());
   RunTrace trace{.target = report.target, .device = report.device, .ranks = std::move(traced.value().ranks)};
   for (TimedPhase& phase : traced.value().phases) trace.phases.push_back({0, std::move(phase)});
-  return tools::write_trace("bench layer", {"--trace", options.trace}, trace);
+  return write_trace("bench layer", {"--trace", options.trace}, trace);
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {
@@ -80,34 +102,23 @@ Status measure(const BenchOptions& options, BenchReport& report) {
       World::create({.target = target_choice(options.target), .n_ranks = options.workload.n_ranks});
   if (!world.ok()) return world.status();
   begin_report(*world.value(), options, report);
-  MoeLayerConfig config{.expert_width = options.workload.expert_width,
-                        .num_matmul_blocks = options.num_matmul_blocks,
-                        .gate_up_start = options.gate_up_start};
-  config.ep.n_experts = options.workload.n_experts;
-  config.ep.top_k = options.workload.top_k;
-  config.ep.hidden = options.workload.hidden;
-  config.ep.n_sms = options.n_sms;
-  config.ep.combine_start = options.combine_start;
+  MoeLayerConfig config = config_of(options);
   config.ep.timeout_ns = default_timeout_ns(report.target);
-  config.ep.protocol = options.protocol;
-  config.ep.dispatch_format = options.format;
-  if (info_of(options.format).encodes_by_expert)
-    config.ep.expert_input_scales.assign(static_cast<size_t>(options.workload.n_experts), 1.0f);
-  config.ep.combine_format = options.combine_format;
-  if (options.workload.has_shared_expert) config.ep.shared_expert = SharedExpert::kFused;
   Result<std::unique_ptr<LayerBench>> bench = LayerBench::create(*world.value(), options.workload, config);
   if (!bench.ok()) return bench.status();
   const auto label_of = [](int num_tokens) { return std::to_string(num_tokens) + " tokens per rank"; };
   SWITCHYARD_RETURN_IF_ERROR(time_each(*bench.value(), options.tokens, label_of, progress, report));
-  return options.trace.empty() ? Status() : write_trace(options, report, *bench.value());
+  return options.trace.empty() ? Status() : trace_step(options, report, *bench.value());
 }
 
 void print_table(const BenchOptions& options, const BenchReport& report) {
   const Workload& workload = options.workload;
   std::printf(
-      "layer on %s: %s, %s%s, %d ranks, hidden %d, %d experts%s of width %d, top-%d, median of %d "
+      "layer on %s: %s, %s%s%s%s, %d ranks, hidden %d, %d experts%s of width %d, top-%d, median of %d "
       "replays\n\n",
       to_string(report.target), report.device.c_str(), to_string(options.format),
+      is_coded(options.weights) ? ", weights " : "",
+      is_coded(options.weights) ? to_string(options.weights) : "",
       options.combine_format == CombineFormat::kBF16 ? "" : ", combine in fp8", workload.n_ranks,
       workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
       workload.expert_width, workload.top_k, report.num_replays);
@@ -146,6 +157,7 @@ std::string to_json(const BenchOptions& options, const BenchReport& report) {
   JsonObject json = json_head(report);
   json.add("format", to_string(options.format))
       .add("combine_format", to_string(options.combine_format))
+      .add("weights", to_string(options.weights))
       .add("ranks", workload.n_ranks)
       .add("hidden", workload.hidden)
       .add("experts", workload.n_experts)
@@ -169,6 +181,7 @@ void add_bench_layer_command(Command& bench) {
   add_target_option(command, options->target);
   add_format_option(command, options->format);
   add_combine_format_option(command, options->combine_format);
+  add_weights_option(command, options->weights);
   add_protocol_option(command, options->protocol, "as the library chooses");
   command.add_number("--ranks", workload.n_ranks, 1, kMaxDirectRanks, "Ranks [8; host 2]").hide_default();
   command.add_list("--tokens", options->tokens, 1, kMaxTokensPerRank,
