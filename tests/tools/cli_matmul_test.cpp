@@ -229,7 +229,6 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
                  {"--layout: per-rank", "ragged and masked", "--matmul reference"});
   expect_refused("run --target host --weights mxfp4", {"--weights: mxfp4", "--matmul fast"});
   const std::string coded = "--matmul fast --weights nvfp4 --hidden 128 --expert-width 64 ";
-  expect_refused("run --target host --format fp8 " + coded, {"--weights: nvfp4", "--format bf16, not fp8"});
   expect_refused("run --target host --matmul fast --weights nvfp4 --hidden 96 --expert-width 64",
                  {"--hidden: 96", "multiple of 64"});
   expect_refused("run --target host --matmul fast --weights mxfp8 --hidden 96 --expert-width 48",
