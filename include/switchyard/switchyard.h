@@ -15,7 +15,7 @@
  * Threads: one thread may call for all ranks, or each rank may have a thread of its own. Calls for one rank,
  *   and calls that name no rank, must not overlap with others of the same object, by whichever handle.
  * Memory: pointers of a step are into the rank's memory, aligned to 16 bytes, and stay valid until it has
- *   ended.
+ *   ended; rows that were offered, until a later one has (switchyard_ep_offer_expert_rows).
  * The C++ headers say more about each call; the names are theirs (docs/c.md). */
 #ifndef SWITCHYARD_SWITCHYARD_H_
 #define SWITCHYARD_SWITCHYARD_H_
@@ -179,7 +179,8 @@ typedef struct switchyard_ep_config {
   int32_t reserved;                   /* not read: where older structs ended in padding */
   int32_t row_sets;                   /* 0: 1 */
   int32_t row_delivery;
-  int32_t reduce_at_owner;
+  int32_t reduce_at_owner; /* combine writes to expert_rows then */
+  int32_t reserved_end;    /* 0 */
 } switchyard_ep_config;
 
 typedef struct switchyard_ep_info {
@@ -196,6 +197,7 @@ typedef struct switchyard_ep_info {
   uint64_t bytes_per_rank;
   uint64_t rows_per_set;
   int32_t row_delivery;
+  int32_t reserved; /* 0 */
 } switchyard_ep_info;
 
 typedef struct switchyard_row_buffers {
@@ -206,6 +208,7 @@ typedef struct switchyard_row_buffers {
   void* expert_outputs; /* bf16; NULL where combine takes fp8 */
   void* encoded_outputs;
   uint32_t max_rows;
+  int32_t reserved; /* 0 */
 } switchyard_row_buffers;
 
 typedef struct switchyard_dispatch_input {
@@ -213,7 +216,7 @@ typedef struct switchyard_dispatch_input {
   const void* tokens; /* of input_format */
   const int32_t* topk_ids;
   int32_t num_tokens;
-  const float* topk_weights;    /* of rows per rank */
+  const float* topk_weights;    /* of rows per rank, and with reduce_at_owner */
   const int64_t* topk_ids_64;   /* instead of topk_ids, which is NULL then, also in combine */
   uint64_t token_stride_bytes;  /* from a token to the next; 0: contiguous */
   const void* scales;           /* of encoded tokens */
@@ -222,6 +225,7 @@ typedef struct switchyard_dispatch_input {
   int32_t input_format;
   uint64_t* rank_wait_ns; /* of dispatch_async; NULL: not wanted */
   int32_t row_set;
+  int32_t reserved; /* 0 */
 } switchyard_dispatch_input;
 
 typedef struct switchyard_dispatch_output {
@@ -246,7 +250,7 @@ typedef struct switchyard_dispatch_output {
 
 typedef struct switchyard_combine_input {
   size_t size;
-  const void* expert_rows;
+  const void* expert_rows; /* with reduce_at_owner combine writes to them */
   const int32_t* src_info;
 } switchyard_combine_input;
 
@@ -269,6 +273,7 @@ typedef struct switchyard_expert_rows {
   const uint32_t* row_offsets; /* as that dispatch wrote them, as the next */
   const uint32_t* row_counts;
   uint32_t rows_per_group; /* 0: they lie as those of the row buffers */
+  int32_t reserved;        /* 0 */
 } switchyard_expert_rows;
 
 typedef struct switchyard_routing_input {
@@ -277,6 +282,7 @@ typedef struct switchyard_routing_input {
   int32_t num_tokens;
   int32_t top_k;
   int32_t n_experts;
+  int32_t reserved; /* 0 */
 } switchyard_routing_input;
 
 typedef struct switchyard_routing_counts {
@@ -369,7 +375,9 @@ SWITCHYARD_API switchyard_status switchyard_ep_call_off_step(switchyard_ep* ep, 
 SWITCHYARD_API switchyard_status switchyard_ep_store_expert_rows(switchyard_ep* ep, int32_t rank,
                                                                  const switchyard_expert_rows* rows,
                                                                  switchyard_stream stream);
-/* Whether such a combine may be given `rows`, bf16, where they are: 1 if peers can read them, else 0. */
+/* Whether such a combine may be given `rows`, bf16, where they are: 1 if peers can read them, else 0. They
+ * are all rows of the step, laid out as those of the row buffers. Peers read them in their own combines: they
+ * must stay as they are until this rank's next dispatch or reopen_step has ended. */
 SWITCHYARD_API switchyard_status switchyard_ep_offer_expert_rows(switchyard_ep* ep, int32_t rank,
                                                                  const void* rows, switchyard_stream stream,
                                                                  int32_t* can_be_read);
@@ -427,6 +435,7 @@ typedef struct switchyard_attention_shape {
   int32_t value_dim; /* MLA: 512, with head_dim 576 */
   int32_t kv_format;
   float soft_cap;
+  int32_t reserved; /* 0 */
 } switchyard_attention_shape;
 
 typedef struct switchyard_attention_tensors {

@@ -71,6 +71,7 @@ Status read_numbers(const switchyard_ep_config& from, ExpertParallelConfig& conf
 Status read_config(const switchyard_ep_config* given, int n_ranks, ExpertParallelConfig& config) {
   switchyard_ep_config from;
   SWITCHYARD_RETURN_IF_ERROR(read("config", given, from));
+  SWITCHYARD_RETURN_IF_ERROR(check_reserved("config->reserved_end", from.reserved_end));
   SWITCHYARD_RETURN_IF_ERROR(read_numbers(from, config));
   SWITCHYARD_RETURN_IF_ERROR(read_enum("protocol", from.protocol, Protocol::kDirect, config.protocol));
   SWITCHYARD_RETURN_IF_ERROR(
@@ -90,6 +91,7 @@ Status read_config(const switchyard_ep_config* given, int n_ranks, ExpertParalle
 Status read_input(const switchyard_dispatch_input* given, DispatchInput& input) {
   switchyard_dispatch_input from;
   SWITCHYARD_RETURN_IF_ERROR(read("input", given, from));
+  SWITCHYARD_RETURN_IF_ERROR(check_reserved("input->reserved", from.reserved));
   input = {.tokens = from.tokens,
            .topk_ids = from.topk_ids,
            .num_tokens = from.num_tokens,
@@ -142,13 +144,18 @@ Status read_output(const switchyard_combine_output* given, CombineOutput& output
   return read_enum("reduction", from.reduction, CombineReduction::kUnreduced, output.destination.reduction);
 }
 
-// Copies numbers to the caller's array, which `name` says the length of.
+// Whether the caller's array has the length that `why` says. Asked before anything is waited for.
+Status check_length(const char* name, int32_t length, int64_t expected, const char* why) {
+  if (length == expected) return Status();
+  return invalid_argument("%s is %d; it must be %lld (%s)", name, length, static_cast<long long>(expected),
+                          why);
+}
+
+// Copies numbers to the caller's array, which has room for them.
 template <typename T>
-Status copy_out(const char* name, const std::vector<T>& numbers, T* to, int32_t length) {
-  if (length != static_cast<int64_t>(numbers.size()))
-    return invalid_argument("%s is %d; it must be %zu", name, length, numbers.size());
-  std::copy(numbers.begin(), numbers.end(), to);
-  return Status();
+Status copy_out(const Result<std::vector<T>>& numbers, T* to) {
+  if (numbers.ok()) std::copy(numbers.value().begin(), numbers.value().end(), to);
+  return numbers.status();
 }
 
 // Calls `function` with the object behind the handle.
@@ -328,6 +335,7 @@ switchyard_status switchyard_ep_store_expert_rows(switchyard_ep* ep, int32_t ran
   return with(ep, [&](ExpertParallel& of) {
     switchyard_expert_rows from;
     SWITCHYARD_RETURN_IF_ERROR(read("rows", rows, from));
+    SWITCHYARD_RETURN_IF_ERROR(check_reserved("rows->reserved", from.reserved));
     return of.store_expert_rows(rank,
                                 {.rows = from.rows,
                                  .num_rows = from.num_rows,
@@ -352,8 +360,11 @@ switchyard_status switchyard_ep_source_row_offsets(const switchyard_ep* ep, int3
                                                    int32_t num_offsets) {
   return with(ep, [&](const ExpertParallel& of) {
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("offsets", offsets));
-    const Result<std::vector<uint32_t>> found = of.source_row_offsets(rank);
-    return found.ok() ? copy_out("num_offsets", found.value(), offsets, num_offsets) : found.status();
+    const bool per_rank = of.config().row_layout == RowLayout::kPerRank;
+    const int64_t num_groups = per_rank ? 1 : of.n_local_experts();
+    SWITCHYARD_RETURN_IF_ERROR(check_length("num_offsets", num_offsets, num_groups * of.n_ranks(),
+                                            per_rank ? "n_ranks" : "n_local_experts x n_ranks"));
+    return copy_out(of.source_row_offsets(rank), offsets);
   });
 }
 
@@ -366,6 +377,7 @@ switchyard_status switchyard_count_routing(const switchyard_world* world, int32_
     switchyard_routing_input from;
     switchyard_routing_counts to;
     SWITCHYARD_RETURN_IF_ERROR(read("input", input, from));
+    SWITCHYARD_RETURN_IF_ERROR(check_reserved("input->reserved", from.reserved));
     SWITCHYARD_RETURN_IF_ERROR(read("counts", counts, to));
     return ExpertParallel::count_routing(
         *world->world, rank, {from.topk_ids, from.num_tokens, from.top_k, from.n_experts},
@@ -431,8 +443,8 @@ switchyard_status switchyard_ep_expert_counts(const switchyard_ep* ep, int32_t r
                                               int32_t num_counts) {
   return with(ep, [&](const ExpertParallel& of) {
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("counts", counts));
-    const Result<std::vector<int64_t>> found = of.expert_counts(rank);
-    return found.ok() ? copy_out("num_counts", found.value(), counts, num_counts) : found.status();
+    SWITCHYARD_RETURN_IF_ERROR(check_length("num_counts", num_counts, of.config().n_experts, "n_experts"));
+    return copy_out(of.expert_counts(rank), counts);
   });
 }
 

@@ -96,6 +96,11 @@ Status write(const char* name, T values, T* wanted) {
   return Status();
 }
 
+// What is to become a field: a program that sets it means more than this library knows.
+inline Status check_reserved(const char* name, int32_t value) {
+  return value == 0 ? Status() : invalid_argument("%s is %d; it must be 0", name, value);
+}
+
 // An enumerator of `last + 1`, counted from 0.
 template <typename Enum>
 Status read_enum(const char* name, int32_t value, Enum last, Enum& read) {

@@ -7,6 +7,7 @@ namespace {
 Status read_shape(const switchyard_attention_shape* given, AttentionShape& shape) {
   switchyard_attention_shape from;
   SWITCHYARD_RETURN_IF_ERROR(read("shape", given, from));
+  SWITCHYARD_RETURN_IF_ERROR(check_reserved("shape->reserved", from.reserved));
   shape.head_dim = or_default(from.head_dim, shape.head_dim);
   shape.num_heads = or_default(from.num_heads, 1);
   shape.num_kv_heads = or_default(from.num_kv_heads, 1);

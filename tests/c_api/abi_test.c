@@ -96,6 +96,7 @@ static void check_ep_config(void) {
   OFFSET(switchyard_ep_config, row_sets, 152);
   OFFSET(switchyard_ep_config, row_delivery, 156);
   OFFSET(switchyard_ep_config, reduce_at_owner, 160);
+  OFFSET(switchyard_ep_config, reserved_end, 164);
 }
 
 static void check_ep_info(void) {
@@ -113,6 +114,7 @@ static void check_ep_info(void) {
   OFFSET(switchyard_ep_info, bytes_per_rank, 48);
   OFFSET(switchyard_ep_info, rows_per_set, 56);
   OFFSET(switchyard_ep_info, row_delivery, 64);
+  OFFSET(switchyard_ep_info, reserved, 68);
 }
 
 static void check_row_buffers(void) {
@@ -124,6 +126,7 @@ static void check_row_buffers(void) {
   OFFSET(switchyard_row_buffers, expert_outputs, 32);
   OFFSET(switchyard_row_buffers, encoded_outputs, 40);
   OFFSET(switchyard_row_buffers, max_rows, 48);
+  OFFSET(switchyard_row_buffers, reserved, 52);
 }
 
 static void check_dispatch_input(void) {
@@ -141,6 +144,7 @@ static void check_dispatch_input(void) {
   OFFSET(switchyard_dispatch_input, input_format, 80);
   OFFSET(switchyard_dispatch_input, rank_wait_ns, 88);
   OFFSET(switchyard_dispatch_input, row_set, 96);
+  OFFSET(switchyard_dispatch_input, reserved, 100);
 }
 
 static void check_dispatch_output(void) {
@@ -191,6 +195,7 @@ static void check_expert_rows(void) {
   OFFSET(switchyard_expert_rows, row_offsets, 24);
   OFFSET(switchyard_expert_rows, row_counts, 32);
   OFFSET(switchyard_expert_rows, rows_per_group, 40);
+  OFFSET(switchyard_expert_rows, reserved, 44);
 }
 
 static void check_routing(void) {
@@ -200,6 +205,7 @@ static void check_routing(void) {
   OFFSET(switchyard_routing_input, num_tokens, 16);
   OFFSET(switchyard_routing_input, top_k, 20);
   OFFSET(switchyard_routing_input, n_experts, 24);
+  OFFSET(switchyard_routing_input, reserved, 28);
   SIZE(switchyard_routing_counts, 32);
   OFFSET(switchyard_routing_counts, size, 0);
   OFFSET(switchyard_routing_counts, tokens_of_rank, 8);
@@ -240,6 +246,7 @@ static void check_attention_shape(void) {
   OFFSET(switchyard_attention_shape, value_dim, 72);
   OFFSET(switchyard_attention_shape, kv_format, 76);
   OFFSET(switchyard_attention_shape, soft_cap, 80);
+  OFFSET(switchyard_attention_shape, reserved, 84);
 }
 
 static void check_attention_tensors(void) {

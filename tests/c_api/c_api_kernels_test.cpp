@@ -54,7 +54,7 @@ class CApiKernels : public testing::Test {
 
   static constexpr size_t kRows = 16, kColumns = 64;
   static constexpr uint16_t kOne = 0x3f80, kTwo = 0x4000, kThree = 0x4040;
-  static constexpr uint8_t kOneE4M3 = 0x38, kOneE8M0 = 127;
+  static constexpr uint8_t kOneE4M3 = 0x38, kTwoE4M3 = 0x40, kSixteenE4M3 = 0x58, kOneE8M0 = 127;
 
   switchyard_attention_shape attention_shape(int32_t head_dim) const {
     switchyard_attention_shape shape{};
@@ -116,9 +116,14 @@ TEST_F(CApiKernels, AttentionOverCodesAndLatents) {
   switchyard_attention_tensors tensors{};
   tensors.size = sizeof(tensors);
   tensors.queries = upload(std::vector<uint16_t>(kRows * kColumns, kOne));
-  tensors.key_codes = tensors.value_codes = upload(std::vector<uint8_t>(kRows * kColumns, kOneE4M3));
-  tensors.key_scales = upload(std::vector<float>{1});
-  tensors.value_scales = upload(std::vector<float>{3});
+  // Key 3 has all the weight: its score is 64, and that of the others 0. Value 3 is two, the others are one.
+  std::vector<uint8_t> keys(kRows * kColumns), values(kRows * kColumns, kOneE4M3);
+  std::fill_n(keys.begin() + 3 * kColumns, kColumns, kSixteenE4M3);
+  std::fill_n(values.begin() + 3 * kColumns, kColumns, kTwoE4M3);
+  tensors.key_codes = upload(keys);
+  tensors.value_codes = upload(values);
+  tensors.key_scales = upload(std::vector<float>{0.5f});
+  tensors.value_scales = upload(std::vector<float>{1.5f});
   tensors.output = output_ = upload(std::vector<uint16_t>(kRows * kColumns));
   run_attention(shape, tensors);
   expect_all(output_, kRows * kColumns, kThree);
@@ -138,6 +143,32 @@ TEST_F(CApiKernels, AttentionOverCodesAndLatents) {
 TEST_F(CApiKernels, Matmul) {
   const uint16_t* ones = upload(std::vector<uint16_t>(kColumns * kColumns, kOne));
   run_matmul(matmul_shape(), matmul_tensors(ones, ones));
+  expect_all(output_, kRows * kColumns, 0x4280);  // 64
+}
+
+// As older programs have them, with something else in their padding and behind them.
+TEST_F(CApiKernels, StructsMayBeOlder) {
+  const void* beyond = reinterpret_cast<const void*>(intptr_t{99});
+  const uint16_t* ones = upload(std::vector<uint16_t>(kColumns * kColumns, kOne));
+  switchyard_attention_shape shape = attention_shape(kColumns);
+  shape.size = 72;
+  shape.value_dim = shape.kv_format = 99;
+  switchyard_attention_tensors tensors{};
+  tensors.size = 80;
+  tensors.queries = tensors.keys = tensors.values = ones;
+  tensors.output = output_ = upload(std::vector<uint16_t>(kRows * kColumns));
+  tensors.sinks = static_cast<const float*>(beyond);
+  run_attention(shape, tensors);
+  expect_all(output_, kRows * kColumns, kOne);
+
+  switchyard_matmul_shape of_matmul = matmul_shape();
+  of_matmul.size = 72;
+  of_matmul.reserved = -1;
+  of_matmul.weights = of_matmul.row_scales = 99;
+  switchyard_matmul_tensors of_rows = matmul_tensors(ones, ones);
+  of_rows.size = 96;
+  of_rows.weight_tensor_scales = static_cast<const float*>(beyond);
+  run_matmul(of_matmul, of_rows);
   expect_all(output_, kRows * kColumns, 0x4280);  // 64
 }
 

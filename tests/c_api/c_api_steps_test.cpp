@@ -72,6 +72,53 @@ TEST(CApi, RowsPerRankSayTheirExperts) {
   switchyard_world_destroy(world);
 }
 
+// One rank, whose steps leave their rows side by side.
+TEST(CApi, RowsGoToTheSetThatADispatchNames) {
+  switchyard_world* world = make_world();
+  switchyard_ep_config config = small_config();
+  config.protocol = SWITCHYARD_PROTOCOL_DIRECT;
+  config.row_layout = SWITCHYARD_ROWS_PER_RANK;
+  config.row_sets = 2;
+  switchyard_ep* ep = nullptr;
+  ASSERT_EQ(switchyard_ep_create(world, &config, &ep), SWITCHYARD_OK) << switchyard_last_error();
+  switchyard_ep_info info{.size = sizeof(info)};
+  switchyard_row_buffers buffers{.size = sizeof(buffers)};
+  ASSERT_EQ(switchyard_ep_get_info(ep, &info), SWITCHYARD_OK);
+  ASSERT_EQ(switchyard_ep_row_buffers(ep, 0, &buffers), SWITCHYARD_OK);
+  ASSERT_EQ(buffers.max_rows, 2 * info.rows_per_set);
+  alignas(16) static uint16_t tokens[2][2 * 8];
+  alignas(16) static const int32_t topk_ids[] = {3, 1};
+  alignas(16) static const float topk_weights[] = {1, 1};
+  alignas(16) static uint32_t row_offsets[3];
+  alignas(16) static int32_t expert_ids[2], expert_totals[1 + 4] = {10};
+  for (int set = 0; set < 2; ++set) {
+    for (int i = 0; i < 2 * 8; ++i) tokens[set][i] = static_cast<uint16_t>(0x3f80 + i + 64 * set);
+    const switchyard_dispatch_input input = {.size = sizeof(input),
+                                             .tokens = tokens[set],
+                                             .topk_ids = topk_ids,
+                                             .num_tokens = 2,
+                                             .topk_weights = topk_weights,
+                                             .row_set = set};
+    const switchyard_dispatch_output output = {.size = sizeof(output),
+                                               .row_offsets = row_offsets,
+                                               .expert_ids = expert_ids,
+                                               .max_rows = buffers.max_rows,
+                                               .expert_totals = expert_totals};
+    ASSERT_EQ(switchyard_ep_dispatch(ep, 0, &input, &output, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK)
+        << switchyard_last_error();
+    ASSERT_EQ(switchyard_ep_abandon_step(ep, 0), SWITCHYARD_OK) << switchyard_last_error();
+  }
+  ASSERT_EQ(switchyard_ep_synchronize(ep, 0, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK);
+  const auto* rows = static_cast<const uint16_t*>(buffers.rows);
+  for (int set = 0; set < 2; ++set)
+    EXPECT_EQ(std::memcmp(rows + set * info.rows_per_set * 8, tokens[set], sizeof(tokens[set])), 0) << set;
+  EXPECT_EQ(row_offsets[1], info.rows_per_set);
+  EXPECT_EQ(row_offsets[2], info.rows_per_set + 2);
+  EXPECT_EQ(std::vector<int32_t>(expert_totals, expert_totals + 5), (std::vector<int32_t>{14, 0, 2, 0, 2}));
+  switchyard_ep_destroy(ep);
+  switchyard_world_destroy(world);
+}
+
 // One rank and one token, whose row goes through the "experts" unchanged.
 struct Flight {
   switchyard_ep* ep = nullptr;
@@ -82,6 +129,9 @@ struct Flight {
   alignas(16) int32_t expert_ids[4] = {};
   alignas(16) uint16_t outputs[16] = {};
   switchyard_row_buffers buffers = {.size = sizeof(switchyard_row_buffers)};
+  size_t input_size = sizeof(switchyard_dispatch_input), output_size = sizeof(switchyard_dispatch_output);
+  int32_t beyond = 0;  // what fields have that older programs do not know
+  const float* dispatched_weights = nullptr;
 
   explicit Flight(switchyard_ep* ep_in, uint16_t first) : ep(ep_in) {
     for (int i = 0; i < 8; ++i) tokens[i] = static_cast<uint16_t>(first + i);
@@ -89,17 +139,21 @@ struct Flight {
   switchyard_status dispatch() {
     if (const switchyard_status status = switchyard_ep_row_buffers(ep, 0, &buffers); status != SWITCHYARD_OK)
       return status;
-    const switchyard_dispatch_input input = {.size = sizeof(input),
+    const switchyard_dispatch_input input = {.size = input_size,
                                              .tokens = tokens,
                                              .num_tokens = 1,
+                                             .topk_weights = dispatched_weights,
                                              .topk_ids_64 = topk_ids,
-                                             .token_stride_bytes = sizeof(tokens)};
-    const switchyard_dispatch_output output = {.size = sizeof(output),
-                                               .rows = buffers.rows,
-                                               .src_info = buffers.src_info,
-                                               .row_offsets = row_offsets,
-                                               .expert_ids = expert_ids,
-                                               .max_rows = buffers.max_rows};
+                                             .token_stride_bytes = sizeof(tokens),
+                                             .row_set = beyond};
+    const switchyard_dispatch_output output = {
+        .size = output_size,
+        .rows = buffers.rows,
+        .src_info = buffers.src_info,
+        .row_offsets = row_offsets,
+        .expert_ids = expert_ids,
+        .max_rows = buffers.max_rows,
+        .expert_totals = reinterpret_cast<int32_t*>(static_cast<intptr_t>(beyond))};
     return switchyard_ep_dispatch(ep, 0, &input, &output, SWITCHYARD_RANK_STREAM);
   }
   switchyard_status combine() {
@@ -133,6 +187,48 @@ TEST(CApi, TwoStepsAreInFlightWithTensorsOfAnEngine) {
   switchyard_ep_destroy(ep);  // the object lives on behind its other handle
   EXPECT_EQ(switchyard_ep_warm_up(second), SWITCHYARD_OK) << switchyard_last_error();
   switchyard_ep_destroy(second);
+  switchyard_world_destroy(world);
+}
+
+// Structs as older programs have them, with something else behind them.
+TEST(CApi, StructsOfAStepMayBeOlder) {
+  switchyard_world* world = make_world();
+  switchyard_ep_config config = small_config();
+  config.top_k = 2;
+  switchyard_ep* ep = nullptr;
+  ASSERT_EQ(switchyard_ep_create(world, &config, &ep), SWITCHYARD_OK) << switchyard_last_error();
+  Flight flight(ep, 0x3f80);
+  flight.beyond = 99;
+  expect_error(flight.dispatch(), SWITCHYARD_INVALID_ARGUMENT, "row_set is 99");
+  flight.input_size = 96;
+  expect_error(flight.dispatch(), SWITCHYARD_INVALID_ARGUMENT, "expert_totals");
+  flight.output_size = 104;
+  ASSERT_EQ(flight.dispatch(), SWITCHYARD_OK) << switchyard_last_error();
+  ASSERT_EQ(flight.combine(), SWITCHYARD_OK) << switchyard_last_error();
+  ASSERT_EQ(switchyard_ep_synchronize(ep, 0, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK)
+      << switchyard_last_error();
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(flight.outputs[i], flight.tokens[i]) << i;
+  switchyard_ep_destroy(ep);
+  switchyard_world_destroy(world);
+}
+
+TEST(CApi, SumsAtTheOwnerTakeWeightsInDispatch) {
+  switchyard_world* world = make_world();
+  switchyard_ep_config config = small_config();
+  config.top_k = 2;
+  config.protocol = SWITCHYARD_PROTOCOL_DIRECT;
+  config.reduce_at_owner = 1;
+  switchyard_ep* ep = nullptr;
+  ASSERT_EQ(switchyard_ep_create(world, &config, &ep), SWITCHYARD_OK) << switchyard_last_error();
+  Flight flight(ep, 0x3f80);
+  expect_error(flight.dispatch(), SWITCHYARD_INVALID_ARGUMENT, "topk_weights");
+  flight.dispatched_weights = flight.topk_weights;
+  ASSERT_EQ(flight.dispatch(), SWITCHYARD_OK) << switchyard_last_error();
+  ASSERT_EQ(flight.combine(), SWITCHYARD_OK) << switchyard_last_error();
+  ASSERT_EQ(switchyard_ep_synchronize(ep, 0, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK)
+      << switchyard_last_error();
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(flight.outputs[i], flight.tokens[i]) << i;
+  switchyard_ep_destroy(ep);
   switchyard_world_destroy(world);
 }
 
@@ -224,7 +320,7 @@ TEST_F(CApiSteps, AreAbandonedAndReopened) {
     EXPECT_EQ(at_[rank].source_ranges[1], uint64_t{1} << 32 | 1);  // rank 1's row, behind that of rank 0
     uint32_t offsets[4] = {};
     expect_error(switchyard_ep_source_row_offsets(ep_, rank, offsets, 3), SWITCHYARD_INVALID_ARGUMENT,
-                 "num_offsets is 3; it must be 4");
+                 "num_offsets is 3; it must be 4 (n_local_experts x n_ranks)");
     ASSERT_EQ(switchyard_ep_source_row_offsets(ep_, rank, offsets, 4), SWITCHYARD_OK);
     EXPECT_EQ(std::vector<uint32_t>(offsets, offsets + 4), (std::vector<uint32_t>{0, 1, 2, 3}));
   }
@@ -255,6 +351,8 @@ TEST_F(CApiSteps, TakeExpertRowsOfTheCallers) {
   for (int rank = 0; rank < 2; ++rank) combine(rank, buffers_[rank].expert_outputs);
   expect_tokens_back();
 
+  for (At& at : at_)  // else a combine of the rows that were copied would do
+    for (uint16_t& element : at.tokens) element ^= 0x100;
   for (int rank = 0; rank < 2; ++rank) dispatch(rank);
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_EQ(switchyard_ep_synchronize(ep_, rank, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK);

@@ -89,6 +89,22 @@ TEST(CApi, StructsOfOtherVersionsAreRead) {
   switchyard_ep_destroy(ep);
   newer.new_field = 1;
   expect_error(switchyard_ep_create(world, &newer.config, &ep), SWITCHYARD_INVALID_ARGUMENT, "does not know");
+  config = small_config();
+  config.reserved_end = 5;
+  expect_error(switchyard_ep_create(world, &config, &ep), SWITCHYARD_INVALID_ARGUMENT,
+               "config->reserved_end is 5; it must be 0");
+
+  // Older programs have shorter structs, and whatever in their padding.
+  config = small_config();
+  config.size = 152;
+  config.reserved = config.row_sets = config.reserved_end = -1;
+  ASSERT_EQ(switchyard_ep_create(world, &config, &ep), SWITCHYARD_OK) << switchyard_last_error();
+  info.size = 56;
+  info.rows_per_set = 99;
+  ASSERT_EQ(switchyard_ep_get_info(ep, &info), SWITCHYARD_OK);
+  EXPECT_GT(info.bytes_per_rank, 0u);
+  EXPECT_EQ(info.rows_per_set, 99u);  // not written
+  switchyard_ep_destroy(ep);
   switchyard_world_destroy(world);
 }
 
@@ -136,7 +152,8 @@ TEST(CApi, ConfigurationsAreReadFieldByField) {
   EXPECT_EQ(info.protocol, SWITCHYARD_PROTOCOL_SLOTTED);
   int64_t counts[4];
   EXPECT_EQ(switchyard_ep_expert_counts(ep, 1, counts, 4), SWITCHYARD_OK);
-  expect_error(switchyard_ep_expert_counts(ep, 1, counts, 3), SWITCHYARD_INVALID_ARGUMENT, "num_counts is 3");
+  expect_error(switchyard_ep_expert_counts(ep, 1, counts, 3), SWITCHYARD_INVALID_ARGUMENT,
+               "num_counts is 3; it must be 4 (n_experts)");
   EXPECT_EQ(switchyard_ep_set_placement(ep, experts, one_and_three), SWITCHYARD_OK)
       << switchyard_last_error();
   switchyard_ep_destroy(ep);
