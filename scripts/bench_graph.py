@@ -4,10 +4,13 @@
     scripts/bench_graph.py build/switchyard --ranks 8 --n-sms 16 --tokens 16,128 [--json FILE]
 
 A step is replayed by torch.cuda.graph and by the command's graphs, many replays one behind the other: time from the first
-launch to the end of the last one, over their number. Then steps are enqueued without a graph: what each of the two calls
-takes of its thread. Ranks that share a GPU need MPS. It needs PyTorch and switchyard_ep.
+launch to the end of the last one, over their number, of the rank that began last. Tokens and outputs alternate between as
+many sets as the command's, each with a graph of its own, so that no replay finds in the L2 what the last one left. Then
+steps are enqueued without a graph: what each of the two calls takes of its thread. Ranks that share a GPU need MPS. It needs
+PyTorch and switchyard_ep.
 """
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -37,22 +40,30 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def time_of(function, samples=SAMPLES, count=REPLAYS):
-    """Microseconds of one of `count` calls and the GPU's work, the median of `samples`; the same of the thread alone."""
+def time_of(functions, samples=SAMPLES, count=REPLAYS):
+    """Microseconds of one of `count` calls, of the functions in turns, and the GPU's work; the same of the thread alone. A
+    list of `samples` each."""
     times, of_thread = [], []
     for _ in range(samples):
+        calls = list(itertools.islice(itertools.cycle(functions), count))
         torch.cuda.synchronize()
         dist.barrier()
         begin, thread_begin = time.perf_counter(), time.thread_time()
-        for _ in range(count):
+        for function in calls:
             function()
         of_thread.append((time.thread_time() - thread_begin) / count * 1e6)
         torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) / count * 1e6)
-    return statistics.median(times), statistics.median(of_thread)
+    return times, of_thread
 
 
-def work(rank, arguments, store, path):
+def last_rank(of_ranks):
+    """The median of each sample's shortest time. Ranks end together, so the rank that began last has the shortest: what the
+    others have waited for it is not the step's."""
+    return statistics.median(min(times) for times in zip(*of_ranks))
+
+
+def work(rank, arguments, num_sets, store, path):
     import switchyard_ep as sy
     import switchyard_ep.torch as sy_torch
 
@@ -66,27 +77,39 @@ def work(rank, arguments, store, path):
             world, n_experts=arguments.experts, top_k=arguments.top_k, hidden=arguments.hidden,
             max_tokens_per_rank=num_tokens, protocol=arguments.protocol, n_sms=arguments.n_sms,
         )  # fmt: skip
-        tokens = torch.randn(num_tokens, arguments.hidden, device="cuda").bfloat16()
-        ids = torch.rand(num_tokens, arguments.experts, device="cuda").topk(arguments.top_k).indices.int()
         weights = torch.full((num_tokens, arguments.top_k), 1 / arguments.top_k, device="cuda")
 
-        def step():
-            return layer.combine(layer.dispatch(tokens, ids).rows, ids, weights)
+        def make_step():
+            tokens = torch.randn(num_tokens, arguments.hidden, device="cuda").bfloat16()
+            ids = torch.rand(num_tokens, arguments.experts, device="cuda").topk(arguments.top_k).indices.int()
+            return tokens, lambda: layer.combine(layer.dispatch(tokens, ids).rows, ids, weights)
 
-        for _ in range(3):
+        inputs, steps = zip(*(make_step() for _ in range(num_sets.get(num_tokens, 2))))
+        for step in steps[:3]:
             step()
         layer.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            output = step()
-        replayed, _ = time_of(graph.replay)
-        assert torch.allclose(output.float(), tokens.float(), rtol=0.02, atol=0.02), "a replay's output is wrong"
-        enqueued, of_thread = time_of(step, count=20)
+        graphs, outputs = [], []
+        for step in steps:
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1]):
+                outputs.append(step())
+        replayed, _ = time_of([graph.replay for graph in graphs], count=max(REPLAYS, len(graphs)))
+        for tokens, output in zip(inputs, outputs):
+            assert torch.allclose(output.float(), tokens.float(), rtol=0.02, atol=0.02), "a replay's output is wrong"
+        enqueued, of_thread = time_of(steps, count=20)
         layer.poll()
         every = [None] * arguments.ranks
-        dist.all_gather_object(every, (replayed, enqueued, of_thread / 2))
-        replayed, enqueued, of_call = (max(times) for times in zip(*every))
-        rows.append(dict(tokens=num_tokens, graph_us=replayed, enqueued_us=enqueued, call_thread_us=of_call))
+        dist.all_gather_object(every, (replayed, enqueued, statistics.median(of_thread) / 2))
+        replayed, enqueued, of_call = zip(*every)
+        rows.append(
+            dict(
+                tokens=num_tokens,
+                buffer_sets=len(steps),
+                graph_us=last_rank(replayed),
+                enqueued_us=last_rank(enqueued),
+                call_thread_us=max(of_call),
+            )
+        )
     if rank == 0:
         pathlib.Path(path).write_text(json.dumps(rows))
     dist.barrier()
@@ -95,7 +118,8 @@ def work(rank, arguments, store, path):
 
 
 def times_of_the_command(arguments):
-    """By tokens: microseconds of one of many replays of the same step, by processes of C++."""
+    """By tokens: microseconds of one of many replays of the same step, by processes of C++; and how many sets of buffers
+    alternate."""
     command = [
         arguments.switchyard, "bench", "ep", "--target", "cuda", "--transport", "process", "--mode", "fused",
         "--ranks", str(arguments.ranks), "--n-sms", str(arguments.n_sms), "--tokens", arguments.tokens,
@@ -104,21 +128,23 @@ def times_of_the_command(arguments):
     ]  # fmt: skip
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     times = [entry for entry in report["times"] if entry["phase"] == "back to back"]
-    return {entry["tokens_per_rank"]: entry["process_us"] for entry in times}
+    num_sets = {size["tokens_per_rank"]: size["buffer_sets"] for size in report["sizes"] if "buffer_sets" in size}
+    return {entry["tokens_per_rank"]: entry["process_us"] for entry in times}, num_sets
 
 
 def main():
     arguments = parse_arguments()
-    of_command = times_of_the_command(arguments)
+    of_command, num_sets = times_of_the_command(arguments)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "times.json")
-        multiprocessing.spawn(work, args=(arguments, os.path.join(folder, "store"), path), nprocs=arguments.ranks)
+        store = os.path.join(folder, "store")
+        multiprocessing.spawn(work, args=(arguments, num_sets, store, path), nprocs=arguments.ranks)
         rows = json.loads(pathlib.Path(path).read_text())
     print("tokens/rank | C++ graph us | torch.cuda.graph us | without a graph us | thread, per call us")
     for row in rows:
-        row["command_graph_us"] = of_command[row["tokens"]]
-        columns = ("tokens", "command_graph_us", "graph_us", "enqueued_us", "call_thread_us")
-        print(" | ".join(f"{row[name]:.1f}" if name != "tokens" else str(row[name]) for name in columns))
+        row["command_graph_us"] = of_command.get(row["tokens"])  # None: it has skipped the size
+        times = [row[name] for name in ("command_graph_us", "graph_us", "enqueued_us", "call_thread_us")]
+        print(" | ".join([str(row["tokens"]), *("-" if time is None else f"{time:.1f}" for time in times)]))
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(rows, indent=2) + "\n")
 
