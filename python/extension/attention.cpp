@@ -61,9 +61,20 @@ std::unique_ptr<AttentionHandle> create(std::shared_ptr<Session> session, int ra
   return make_handle<Attention>("Attention", std::move(session), rank, shape);
 }
 
-// Keys and values: rows of bfloat16, or codes with a scale for each head. Latents are keys alone.
+// By the names of the arguments, which the library has others for. Latents are keys alone.
+void check_keys(const AttentionShape& shape, nb::handle keys, nb::handle values) {
+  if (shape.value_dim != 0 && !values.is_none())
+    raise(
+        invalid_argument("values is given; it must be None with value_dim: values are columns of the keys"));
+  if (shape.num_key_rows == 0) return;
+  if (keys.is_none()) raise(invalid_argument("keys is None"));
+  if (shape.value_dim == 0 && values.is_none()) raise(invalid_argument("values is None; value_dim is 0"));
+}
+
+// Keys and values: rows of bfloat16, or codes with a scale for each head.
 void add_keys(const AttentionShape& shape, Arguments& arguments, nb::handle keys, nb::handle values,
               nb::handle key_scales, nb::handle value_scales, AttentionTensors& tensors) {
+  check_keys(shape, keys, values);
   const bool has_codes = shape.kv_format == KvFormat::kFP8;
   const Expected rows{has_codes ? kE4M3 : kBFloat16,
                       {shape.num_key_rows, shape.num_kv_heads, shape.head_dim},

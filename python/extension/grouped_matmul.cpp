@@ -53,6 +53,13 @@ std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank,
                                  .expected_rows_per_group = expected_rows_per_group,
                                  .num_blocks = num_blocks,
                                  .tuning = {}};
+  // By the names of the arguments, which the library has others for.
+  const bool is_bf16 = shape.element == MatmulElement::kBF16;
+  if (is_coded(shape.weights) && !is_bf16)
+    raise(invalid_argument("weight_format is '%s'; element must be 'bf16' with it", weight_format.c_str()));
+  if (shape.row_scales != MatmulRowScales::kFloat && is_bf16)
+    raise(invalid_argument("row_scale_format is '%s'; element must be 'fp8' with it",
+                           row_scale_format.c_str()));
   return make_handle<GroupedMatmul>("GroupedMatmul", std::move(session), rank, shape);
 }
 

@@ -108,6 +108,9 @@ def test_attention_decodes_codes(one, as_bytes):
         attention.run(q, *(of.astype(BF16) for of in codes), key_scales=scales[0], value_scales=scales[1])
     with pytest.raises(sy.InvalidArgument, match="key_scales is null; kv_format is fp8"):
         attention.run(q, *codes)
+    for given, name in (((None, codes[1]), "keys"), ((codes[0],), "values")):
+        with pytest.raises(sy.InvalidArgument, match=f"{name} is None"):
+            attention.run(q, *given, key_scales=scales[0], value_scales=scales[1])
     with pytest.raises(sy.InvalidArgument, match="kv_format is 'fp4'; it must be one of: bf16, fp8"):
         sy.Attention(one, 0, kv_format="fp4", **sizes)
 
@@ -121,8 +124,9 @@ def test_attention_decodes_latents(one):
     one.synchronize()
     k = latents.repeat(16, 1)
     np.testing.assert_allclose(out.numpy().astype(np.float64), reference(q, k, k[:, :, :512], False), atol=0.03)
-    with pytest.raises(sy.InvalidArgument, match="values is given; it must be null with value_dim"):
-        attention.run(q, latents, latents)
+    for values in (latents, latents[:, :, :512].copy()):
+        with pytest.raises(sy.InvalidArgument, match="values is given; it must be None with value_dim"):
+            attention.run(q, latents, values)
     with pytest.raises(sy.InvalidArgument, match="scale is 0; it must be given with value_dim"):
         sy.Attention(one, 0, **sizes)
 
@@ -183,8 +187,10 @@ def test_codes_need_rows_of_bfloat16(one):
     sizes = dict(num_groups=1, inner=128, columns=64, max_rows=8)
     with pytest.raises(sy.InvalidArgument, match="weight_format is 'fp4'; it must be one of: as-rows, mxfp4"):
         sy.GroupedMatmul(one, 0, weight_format="fp4", **sizes)
-    with pytest.raises(sy.InvalidArgument, match="weights"):
+    with pytest.raises(sy.InvalidArgument, match="weight_format is 'mxfp4'; element must be 'bf16' with it"):
         sy.GroupedMatmul(one, 0, weight_format="mxfp4", element="fp8", **sizes)
+    with pytest.raises(sy.InvalidArgument, match="row_scale_format is 'packed-e8m0'; element must be 'fp8'"):
+        sy.GroupedMatmul(one, 0, row_scale_format="packed-e8m0", **sizes)
 
 
 @pytest.mark.parametrize("row_scale_format", ["float32", "packed-e8m0"])
