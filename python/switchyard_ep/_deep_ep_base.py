@@ -7,7 +7,8 @@ import functools
 import os
 import threading
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, cast
 
 from . import _core, _process_group
 from ._arrays import arrays_of, is_torch
@@ -16,20 +17,65 @@ from ._deep_ep_survivors import Survivors
 from .errors import FailedPrecondition, SwitchyardError
 
 
-def in_one_thread(method: Any) -> Any:
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Gate:
+    """Lets one thread at a time into the calls of a Buffer, also from one call into another.
+
+    Ctrl-C may come between any two lines, so no line may be the only one that lets others in again: a thread that has
+    left its calls behind and comes back starts anew."""
+
+    def __init__(self) -> None:
+        self._holder: Dict[str, int] = {}  # the thread that is in a call
+        self.depth = 0  # of calls that it is in
+        _gates.add(self)
+
+    def enter(self) -> bool:
+        """False: another thread is in a call."""
+        me = threading.get_ident()
+        return self._holder.setdefault("thread", me) == me  # finds and sets at once, as no `if` does
+
+    def leave(self, depth: int) -> None:
+        """Back to the depth of before the call."""
+        self.depth = depth
+        if depth == 0:
+            self._holder.clear()
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self._holder)
+
+
+_gates: "weakref.WeakSet[Gate]" = weakref.WeakSet()
+
+
+def _open_gates() -> None:
+    """In a process that was forked while another thread was in a call: that thread is not here."""
+    for gate in list(_gates):
+        gate.leave(0)
+
+
+os.register_at_fork(after_in_child=_open_gates)
+
+
+def in_one_thread(method: F) -> F:
     """Calls of a Buffer must not overlap: a thread that comes while another is in one gets an exception."""
+    name = {"_run_hook": "a hook"}.get(method.__name__, method.__name__)
 
     @functools.wraps(method)
     def guarded(self: "BufferBase", *args: Any, **kwargs: Any) -> Any:
-        if not self._gate.acquire(blocking=False):
-            name = method.__name__.lstrip("_")
+        gate = self._gate
+        if not gate.enter():
             raise FailedPrecondition(f"{name} is called while another thread is in a call of this Buffer")
+        depth = gate.depth
         try:
+            gate.depth = depth + 1
             return method(self, *args, **kwargs)
         finally:
-            self._gate.release()
+            gate.leave(depth)
 
-    return guarded
+    return cast(F, guarded)
 
 
 class Call:
@@ -113,7 +159,7 @@ class BufferBase:
         self._is_capturing = False
         self._captured: Dict[Any, Exchange] = {}  # those that graphs hold the steps of
         self._arrays_of: Dict[Any, Any] = {}
-        self._gate = threading.RLock()
+        self._gate = Gate()
 
     def _join_options(self) -> Dict[str, Any]:
         """The current GPU of PyTorch if there is one and the target is not 'host'."""
@@ -217,6 +263,7 @@ class BufferBase:
             if tensor is not None:
                 tensor.record_stream(torch.cuda.current_stream())
 
+    @in_one_thread
     def get_comm_stream(self) -> Any:
         """The stream that calls with async_finish enqueue on."""
         if self._use().target == "host":

@@ -386,6 +386,7 @@ class LowLatencyMode(BufferBase):
     def _is_masked(self, rank: int) -> bool:
         return rank not in self._members or (rank == self.rank and self._world is None)
 
+    @in_one_thread
     def low_latency_query_mask_buffer(self, mask_status: Any) -> None:
         """Writes 1 for each rank that is masked to mask_status, (ranks,) of int32, and 0 for the others."""
         mask_status[:] = 1

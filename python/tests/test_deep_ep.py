@@ -443,9 +443,16 @@ def test_a_step_may_be_called_off_again_after_an_interrupt():
     dispatch_alone(buffer, 40)
 
 
+def wait_until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def wait_for_a_late_rank(group):
-    """Rank 1 comes a second late to the second dispatch. Meanwhile another thread of rank 0 calls, and Ctrl-C ends the
-    wait. The steps behind it are whole."""
+    """Rank 1 comes to the second dispatch when rank 0 no longer waits for it: another thread of rank 0 has called
+    meanwhile, and Ctrl-C has ended the wait. The steps behind it are whole."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rank, every = group.rank(), [Tokens(of) for of in range(RANKS)]
     mine, buffer = every[rank], deep_ep.Buffer(group)
@@ -454,26 +461,35 @@ def wait_for_a_late_rank(group):
     def dispatch():
         return buffer.dispatch(mine.x, topk_idx=mine.ids, topk_weights=mine.weights, **layout)
 
-    check_dispatch(rank, every, dispatch())
+    received = dispatch()
+    buffer.combine(received[0], check_dispatch(rank, every, received))
+    (exchange,) = buffer._exchanges.values()
+    assert exchange.state == "closed" and not buffer._gate.is_held
     if rank == 1:
-        time.sleep(1)
+        group.all_gather(b"")
         dispatch()
     else:
         refused = []
 
         def call_beside():
             try:
-                dispatch()
-            except FailedPrecondition as error:
-                refused.append(str(error))
+                wait_until(lambda: buffer._gate.is_held and exchange.state == "open")
+                for call in (dispatch, lambda: buffer._run_hook(exchange, None, None)):
+                    try:
+                        call()
+                    except FailedPrecondition as error:
+                        refused.append(str(error))
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
 
-        threading.Timer(0.2, call_beside).start()
-        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        begin = time.monotonic()
+        thread = threading.Thread(target=call_beside)
+        thread.start()
         with pytest.raises(KeyboardInterrupt):
             dispatch()
-        assert time.monotonic() - begin < 0.9
-        assert refused == ["dispatch is called while another thread is in a call of this Buffer"]
+        thread.join()
+        beside = "is called while another thread is in a call of this Buffer"
+        assert refused == [f"dispatch {beside}", f"a hook {beside}"]
+        group.all_gather(b"")
     for _ in range(2):
         received = dispatch()
         handle = check_dispatch(rank, every, received)
@@ -485,6 +501,39 @@ def wait_for_a_late_rank(group):
 
 def test_a_late_rank_a_second_thread_and_ctrl_c():
     processes.run(wait_for_a_late_rank, RANKS)
+
+
+def in_a_thread(function):
+    results = queue.Queue()
+    thread = threading.Thread(target=lambda: results.put(function()))
+    thread.start()
+    thread.join()
+    return results.get(timeout=1)
+
+
+def test_an_interrupt_leaves_no_gate_shut():
+    buffer = deep_ep.Buffer(Alone())
+    assert buffer._gate.enter()  # and Ctrl-C comes before the call begins
+    assert not in_a_thread(buffer._gate.enter)
+    with pytest.raises(FailedPrecondition, match="low_latency_query_mask_buffer is called"):
+        buffer._gate._holder["thread"] += 1
+        buffer.low_latency_query_mask_buffer(np.zeros(1, np.int32))
+    buffer._gate._holder["thread"] -= 1
+    dispatch_alone(buffer, 10)
+    assert not buffer._gate.is_held and buffer._gate.depth == 0
+    in_a_thread(lambda: dispatch_alone(buffer, 10))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python's, of a fork with threads
+def test_a_fork_beside_a_call_leaves_no_gate_shut():
+    buffer = deep_ep.Buffer(Alone())
+    assert in_a_thread(buffer._gate.enter)
+    assert not buffer._gate.enter()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if buffer._gate.enter() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not buffer._gate.enter()
 
 
 def test_a_rank_may_have_more_tokens_than_it_said():
