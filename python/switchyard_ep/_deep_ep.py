@@ -42,19 +42,42 @@ class Config:
         return 0
 
 
+class EventHandle:
+    """What is on a stream of PyTorch's now, the current one unless it is given. Without a GPU there is nothing: calls are
+    complete when they return."""
+
+    def __init__(self, stream: Any = None):
+        self.recorded: Any = None  # an event of PyTorch's
+        try:
+            import torch
+        except ImportError:
+            return
+        if torch.cuda.is_available():
+            self.recorded = torch.cuda.Event()
+            self.recorded.record(torch.cuda.current_stream() if stream is None else stream)
+
+    def current_stream_wait(self) -> None:
+        """PyTorch's current stream waits for it."""
+        EventOverlap(self).current_stream_wait()
+
+
 class EventOverlap:
-    """What a call that finishes asynchronously returns. On the host calls are complete when they return, and event is
-    None."""
+    """What a call that finishes asynchronously returns; event is None for one that does not, and on the host."""
 
     def __init__(self, event: Any = None, extra_tensors: Optional[tuple] = None):
         self.event, self.extra_tensors = event, extra_tensors
 
+    @property
+    def recorded(self) -> Any:
+        """PyTorch's event, which may also have been given as such; None: there is nothing to wait for."""
+        return self.event.recorded if isinstance(self.event, EventHandle) else self.event
+
     def current_stream_wait(self) -> None:
         """PyTorch's current stream waits for the event."""
-        if self.event is not None:
+        if self.recorded is not None:
             import torch
 
-            torch.cuda.current_stream().wait_event(self.event)
+            torch.cuda.current_stream().wait_event(self.recorded)
 
     def __enter__(self) -> "EventOverlap":
         return self

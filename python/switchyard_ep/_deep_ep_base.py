@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, cast
 
 from . import _core, _process_group
 from ._arrays import arrays_of, is_torch
-from ._deep_ep import EventOverlap, Exchange, not_here
+from ._deep_ep import EventHandle, EventOverlap, Exchange, not_here
 from ._deep_ep_survivors import Survivors
 from .errors import FailedPrecondition, SwitchyardError
 
@@ -102,19 +102,28 @@ class Call:
         self._context.__exit__(kind, value, trace)
         if kind is not None:
             return
-        import torch
-
         for tensor in self._inputs:
             if tensor is not None:
                 tensor.record_stream(self._asynchronous)
-        event = torch.cuda.Event()
-        event.record(self._asynchronous)
-        self.event = EventOverlap(event)
+        self.event = EventOverlap(EventHandle(self._asynchronous))
 
 
 def _is_capturing(torch: Any, stream: Any) -> bool:
     with torch.cuda.stream(stream):
         return torch.cuda.is_current_stream_capturing()
+
+
+class Runtime:
+    """What callers ask DeepEP's own object: whether a Buffer has been destroyed, and where its node is among others."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def get_num_rdma_ranks(self) -> int:
+        return 1
+
+    def get_rdma_rank(self) -> int:
+        return 0
 
 
 class BufferBase:
@@ -145,7 +154,10 @@ class BufferBase:
                 "bootstrap from an MPI communicator", "pass a group that has rank(), size() and all_gather()"
             )
         self.rank, self.group_size, self.group = group.rank(), group.size(), group
+        self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes  # no effect, but callers compare them
+        self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self.explicitly_destroy, self._target = explicitly_destroy, target
+        self.runtime: Optional[Runtime] = Runtime()
         self._world: Optional[_core.World] = _process_group.join(group, **self._join_options())
         self._members = list(range(self.group_size))  # the rank here of each rank of the world
         self._survivors = Survivors(self, group, self.shrink_timeout) if enable_shrink else None
@@ -195,6 +207,7 @@ class BufferBase:
                     except SwitchyardError as error:  # nobody has asked since
                         warnings.warn(f"a step of this Buffer has failed: {error}", RuntimeWarning, stacklevel=2)
                 self._world.all_gather(b"")
+        self.runtime = None
         self._leave_world()
 
     def _leave_world(self) -> None:
@@ -238,12 +251,13 @@ class BufferBase:
         torch = arrays.torch
         self._is_capturing = torch._C._cuda_isCurrentStreamCapturing()
         current = torch._C._cuda_getCurrentRawStream(arrays.device.index)
-        has_event = previous_event is not None and previous_event.event is not None
+        event = None if previous_event is None else previous_event.recorded
+        has_event = event is not None
         if not async_finish and not has_event and current == self._last_raw_stream:
             return Call(current)
         stream = self.get_comm_stream() if async_finish else torch.cuda.current_stream()
         if has_event:
-            stream.wait_event(previous_event.event)
+            stream.wait_event(event)
         elif async_finish:
             stream.wait_stream(torch.cuda.current_stream())
         last = self._last_stream

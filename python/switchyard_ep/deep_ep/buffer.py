@@ -1,34 +1,14 @@
-"""A stand-in for DeepEP V1's Python interface: Buffer, EventOverlap and Config with its methods, arguments, shapes and
-dtypes, over switchyard_ep. Code that says `import deep_ep` can say `import switchyard_ep.deep_ep as deep_ep`.
-
-Dispatch and combine inside a node, and low latency, over tensors of PyTorch on GPUs and, on the host target, over CPU
-tensors or arrays of NumPy. Everything else raises NotImplementedError, which says what to use instead. docs/python.md says
-what differs.
-"""
+"""DeepEP's Buffer."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ._deep_ep import Config, EventOverlap, not_here
-from ._deep_ep_low_latency import LowLatencyMode
-from ._deep_ep_normal import NormalMode
+from .._deep_ep import Config, EventHandle, EventOverlap, not_here
+from .._deep_ep_low_latency import LowLatencyMode
+from .._deep_ep_normal import NormalMode
 
-__all__ = ["Buffer", "Config", "EventOverlap", "topk_idx_t"]
-
-
-def __getattr__(name: str) -> Any:
-    """topk_idx_t: the dtype of ids, PyTorch's, or NumPy's where there is no PyTorch."""
-    if name != "topk_idx_t":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import torch
-
-        return torch.int64
-    except ImportError:
-        import numpy
-
-        return numpy.dtype("int64")
+__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap"]
 
 
 class Buffer(NormalMode, LowLatencyMode):
@@ -50,15 +30,7 @@ class Buffer(NormalMode, LowLatencyMode):
     @staticmethod
     def capture() -> EventOverlap:
         """Returns the event of now, on PyTorch's current stream."""
-        try:
-            import torch
-        except ImportError:
-            return EventOverlap()
-        if not torch.cuda.is_available():
-            return EventOverlap()
-        event = torch.cuda.Event()
-        event.record()
-        return EventOverlap(event)
+        return EventOverlap(EventHandle())
 
     @staticmethod
     def is_sm90_compiled() -> bool:

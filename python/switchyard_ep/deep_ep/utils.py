@@ -1,0 +1,5 @@
+"""DeepEP's events."""
+
+from .._deep_ep import EventHandle, EventOverlap
+
+__all__ = ["EventHandle", "EventOverlap"]
