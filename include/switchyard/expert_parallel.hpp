@@ -302,7 +302,7 @@ struct CombineOutput {
 // What the experts made of the rows that dispatch wrote, in memory of the caller's.
 struct ExpertRows {
   const void* rows = nullptr;  // [num_rows][hidden] of bf16
-  uint64_t num_rows = 0;       // a row of the step that is behind them is not copied
+  uint64_t num_rows = 0;       // a step that has rows behind them is a fault (kNoExpertRows)
   // 0: they lie as those of row_buffers(); else those of each group begin at a multiple of so many rows.
   uint32_t rows_per_group = 0;
   const uint32_t* row_offsets = nullptr;  // as that dispatch wrote them

@@ -268,8 +268,8 @@ typedef struct switchyard_combine_output {
 /* What the experts made of the rows that dispatch wrote, in memory of the caller's. */
 typedef struct switchyard_expert_rows {
   size_t size;
-  const void* rows; /* bf16 */
-  uint64_t num_rows;
+  const void* rows;            /* bf16 */
+  uint64_t num_rows;           /* at least as many as the step has; else a fault */
   const uint32_t* row_offsets; /* as that dispatch wrote them, as the next */
   const uint32_t* row_counts;
   uint32_t rows_per_group; /* 0: they lie as those of the row buffers */

@@ -96,7 +96,8 @@ class ExpertParallel:
     ) -> torch.Tensor:
         """Sends expert_rows, (rows, hidden) of bfloat16, back, and returns the sum of each token's rows times their
         weights, (num_tokens, hidden). With the direct protocol rows that are neither sent.rows nor expert_outputs are
-        copied there first."""
+        copied there first; if there are fewer than the step has, it fails: at once on the host, at a poll() or
+        synchronize() on a GPU."""
         if torch.compiler.is_compiling():
             given = (self._name, expert_rows, topk_ids, topk_weights)
             return torch.ops.switchyard.combine.default(self._state, *given)

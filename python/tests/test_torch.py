@@ -51,6 +51,16 @@ def test_a_step_returns_what_went_in(layer, device, id_dtype):
     assert torch.equal(output, given.tokens) and output.device.type == device
 
 
+def test_too_few_rows_are_refused(layer, device):
+    given = Tokens(device)
+    for _ in range(2):
+        layer.combine(layer.dispatch(given.tokens, given.ids).rows * 2, given.ids, given.weights)
+    layer.dispatch(given.tokens, given.ids)
+    with pytest.raises(sy.InvalidArgument, match="expert_rows has 3 rows|rows of rank 0 end at row 3"):
+        layer.combine(torch.zeros(3, 256, device=device).bfloat16(), given.ids, given.weights)
+        layer.synchronize()
+
+
 def test_other_memory_is_copied_where_the_protocol_needs_it(layer, device):
     given = Tokens(device)
     sent = layer.dispatch(given.tokens, given.ids)

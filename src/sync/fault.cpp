@@ -117,10 +117,16 @@ std::string describe(const FaultRecord& record) {
           high_half(record.expected) - 1);
       return text;
     case FaultKind::kNoExpertRows:
-      std::snprintf(text, sizeof(text),
-                    "%s: rank %d received %" PRIu64
-                    " rows, but expert_rows is null: they cannot be sent back",
-                    to_string(record.phase), record.waiting_rank, record.seen);
+      if (record.expected == 0)
+        std::snprintf(text, sizeof(text),
+                      "%s: rank %d received %" PRIu64
+                      " rows, but expert_rows is null or empty: they cannot be sent back",
+                      to_string(record.phase), record.waiting_rank, record.seen);
+      else
+        std::snprintf(text, sizeof(text),
+                      "store_expert_rows: rows of rank %d end at row %" PRIu64
+                      ", and those of its step at %" PRIu64 ": there is nothing to send back for the others",
+                      record.waiting_rank, record.expected, record.seen);
       return text;
     case FaultKind::kPeerEnded:
       std::snprintf(text, sizeof(text), "rank %d has ended: its process is gone", record.late_rank);

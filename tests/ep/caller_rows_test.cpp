@@ -73,6 +73,66 @@ TEST_P(CallerRowsTest, PeersReadThem) {
   run_lent(many);
 }
 
+// What lies behind them where peers read is of an earlier step.
+TEST_P(CallerRowsTest, FewerThanTheStepHasAreAFault) {
+  const auto [target, layout] = GetParam();
+  SWITCHYARD_SKIP_IF_ABSENT(target);
+  SWITCHYARD_SKIP_IF_UNCHECKED();
+  ManySteps many(layout, target, 1);
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(many.dispatch(0, rank).ok());
+  ASSERT_TRUE(many.ep->synchronize().ok());
+  std::vector<Buffer<bf16>> rows;
+  for (int rank = 0; rank < 3; ++rank) rows.push_back(many.scaled_rows(rank, 2));
+  uint64_t end_of_one = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    const ManySteps::Memory& own = many.at(0, rank);
+    const std::vector<uint32_t> offsets = must(own.offsets.download()), counts = must(own.counts.download());
+    uint64_t end = 0;
+    for (size_t group = 0; group < counts.size(); ++group)
+      if (counts[group] > 0) end = offsets[group] + counts[group];
+    if (rank == 1) end_of_one = end--;
+    const Status stored = many.ep->store_expert_rows(rank, {.rows = rows[static_cast<size_t>(rank)].data(),
+                                                            .num_rows = end,
+                                                            .row_offsets = own.offsets.data(),
+                                                            .row_counts = own.counts.data()});
+    ASSERT_TRUE(stored.ok()) << stored.to_string();
+    ASSERT_TRUE(many.combine(0, rank, many.at(0, rank).output).ok());
+  }
+  const Status status = many.ep->synchronize();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("rows of rank 1 end at row " + std::to_string(end_of_one - 1) +
+                                  ", and those of its step at " + std::to_string(end_of_one)),
+            std::string::npos)
+      << status.message();
+  const std::optional<FaultRecord> fault = many.ep->fault(1);
+  ASSERT_TRUE(fault.has_value());
+  EXPECT_EQ(fault->kind, FaultKind::kNoExpertRows);
+  EXPECT_FALSE(many.ep->fault(0).has_value());
+  ASSERT_TRUE(many.ep->reset().ok());
+  run_lent(many);
+}
+
+// Those behind them are another group's.
+TEST(CallerRows, AGroupWithFewerThanTheStepHasIsAFault) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
+  ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, {}, 1);
+  ASSERT_TRUE(many.dispatch(0, 0).ok());
+  ASSERT_TRUE(many.ep->synchronize().ok());
+  const ManySteps::Memory& own = many.at(0, 0);
+  const std::vector<uint32_t> counts = must(own.counts.download());
+  ASSERT_GT(counts[0], 1u);
+  Buffer<bf16> rows = many.scaled_rows(0, 2);
+  const Status stored = many.ep->store_expert_rows(0, {.rows = rows.data(),
+                                                       .num_rows = rows.size() / ManySteps::kHidden,
+                                                       .rows_per_group = counts[0] - 1,
+                                                       .row_offsets = own.offsets.data(),
+                                                       .row_counts = own.counts.data()});
+  ASSERT_TRUE(stored.ok()) << stored.to_string();
+  const std::string message = many.ep->synchronize().message();
+  EXPECT_NE(message.find("rows of rank 0 end at row " + std::to_string(counts[0] - 1)), std::string::npos)
+      << message;
+}
+
 TEST(CallerRows, PeersReadThoseOfASet) {
   ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, 3, 3);
   run_lent(many);

@@ -26,8 +26,10 @@ enum class FaultKind : uint32_t {
   // src_info sends a row of `expert` back to (k << 32 | token) `seen` of `late_rank`; both halves must be
   // below those of `expected`. The row was sent nowhere.
   kBadSourceInfo,
-  kNoExpertRows,  // this rank received `seen` rows, but combine got no expert rows to send back
-  kPeerEnded,     // the process of `late_rank` has ended
+  // Combine needs `seen` expert rows of this rank to send back, and got none, or store_expert_rows only
+  // `expected`.
+  kNoExpertRows,
+  kPeerEnded,  // the process of `late_rank` has ended
   // `late_rank` has called the step off (ExpertParallel::call_off_step). All ranks skip it, as one over
   // capacity.
   kCalledOff,

@@ -124,7 +124,8 @@ Status ExpertParallel::store_expert_rows(int rank, const ExpertRows& rows, Strea
                                         .from = static_cast<const std::byte*>(rows.rows),
                                         .to = reinterpret_cast<std::byte*>(
                                                   impl_->state(rank).memory.row_buffers().expert_outputs) -
-                                              impl_->bytes_in_front(rank)});
+                                              impl_->bytes_in_front(rank),
+                                        .wait_context = impl_->state(rank).dispatch_call.step.wait_context});
 }
 
 }  // namespace switchyard

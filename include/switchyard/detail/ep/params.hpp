@@ -195,11 +195,12 @@ struct StoreRowsParams {
   int32_t num_groups;
   uint32_t row_bytes;            // a multiple of 16
   uint32_t from_rows_per_group;  // 0: `from` has a row where `to` has one
-  uint64_t num_from_rows;        // that `from` has; what is behind them is not copied
+  uint64_t num_from_rows;        // that `from` has; a step that has more is a fault
   const uint32_t* row_offsets;   // [num_groups], in `to`
   const uint32_t* row_counts;    // [num_groups]
   const std::byte* from;
   std::byte* to;
+  WaitContext wait_context;
 };
 
 // The parameters of the router.

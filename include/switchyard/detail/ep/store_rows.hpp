@@ -3,6 +3,7 @@
 #pragma once
 
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/sync/wait.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -21,16 +22,26 @@ struct StoreRows {
       const uint32_t to_row = target::ld(params.row_offsets + group_idx);
       const uint64_t from_row =
           params.from_rows_per_group == 0 ? to_row : uint64_t{params.from_rows_per_group} * group_idx;
+      const bool is_last = params.from_rows_per_group == 0 || group_idx + 1 == params.num_groups;
+      const uint64_t next = is_last ? params.num_from_rows : from_row + params.from_rows_per_group;
+      const uint64_t end = next < params.num_from_rows ? next : params.num_from_rows;
+      if (num_rows > 0 && from_row + num_rows > end) return refuse(end, from_row + num_rows);
       for (uint32_t row = (warp + num_warps - first % num_warps) % num_warps; row < num_rows;
            row += num_warps)
-        if (from_row + row < params.num_from_rows)
-          copy(params.from + (from_row + row) * params.row_bytes,
-               params.to + (uint64_t{to_row} + row) * params.row_bytes);
+        copy(params.from + (from_row + row) * params.row_bytes,
+             params.to + (uint64_t{to_row} + row) * params.row_bytes);
       first += num_rows;
     }
   }
 
  private:
+  // Peers would read what lies there from an earlier step. A step that broke has left any counts.
+  SWITCHYARD_DEVICE void refuse(uint64_t end, uint64_t end_of_step) const {
+    if (target::block_idx() != 0 || target::thread_idx() != 0 || is_poisoned(params.wait_context)) return;
+    raise_fault(params.wait_context, FaultKind::kNoExpertRows, {Phase::kCombineAsync, -1, -1, end},
+                end_of_step, 0);
+  }
+
   SWITCHYARD_DEVICE void copy(const std::byte* from, std::byte* to) const {
     constexpr int kInFlight = 4;
     constexpr uint32_t kStride = kWarpSize * sizeof(Vec16);
