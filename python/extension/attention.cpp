@@ -164,6 +164,14 @@ void bind_attention(nb::module_& module) {
           nb::arg("key_lengths") = nb::none(), nb::arg("page_table") = nb::none(),
           nb::arg("sinks") = nb::none(), nb::arg("key_scales") = nb::none(),
           nb::arg("value_scales") = nb::none(), nb::arg("stream") = nb::none(),
+          nb::sig(SWITCHYARD_OUT_SIGNATURES(
+              "run", "queries: object | None, keys: object | None, values: object | None = None",
+              "lse: object | None = None, query_offsets: object | None = None, key_offsets: object | None = "
+              "None, "
+              "key_lengths: object | None = None, page_table: object | None = None, sinks: object | None = "
+              "None, "
+              "key_scales: object | None = None, value_scales: object | None = None, stream: object | None = "
+              "None")),
           "Enqueues the attention on the stream, or the rank's, and returns out, (num_query_rows, num_heads, "
           "head_dim), or with value_dim (.., value_dim); values is None then. Offsets "
           "and lengths are uint32, the page table is int32; those of a GPU, and a Tensor's, are taken on "

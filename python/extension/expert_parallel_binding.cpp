@@ -7,6 +7,7 @@
 
 #include "ep_config.hpp"
 #include "expert_parallel.hpp"
+#include "options.hpp"
 
 namespace switchyard::python {
 namespace {
@@ -115,8 +116,10 @@ void bind_queries(nb::class_<EpHandle>& ep) {
   ep.def_prop_ro(
         "config", [](const EpHandle& handle) { return to_python(handle.use("config").config()); },
         "The options as they are in force: protocol is never 'auto'.")
-      .def_prop_ro("protocol_reason",
-                   [](const EpHandle& handle) { return handle.use("config").protocol_reason(); })
+      .def_prop_ro(
+          "protocol_reason",
+          [](const EpHandle& handle) { return handle.use("protocol_reason").protocol_reason(); },
+          "Why config['protocol'] is what it is, in words.")
       .def(
           "flight",
           [](const EpHandle& handle, int index) {
@@ -162,7 +165,7 @@ void bind_queries(nb::class_<EpHandle>& ep) {
           [](const EpHandle& handle, int rank) {
             need(handle.use("clear_expert_counts").clear_expert_counts(rank));
           },
-          nb::arg("rank"))
+          nb::arg("rank"), "Waits for the rank's stream, and begins to count anew.")
       .def(
           "source_row_offsets",
           [](const EpHandle& handle, int rank) {
@@ -281,6 +284,11 @@ void bind_steps(nb::class_<EpHandle>& ep) {
         nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("out") = nb::none(),
         nb::arg("reduction") = "weighted", nb::arg("rank_wait_ns") = nb::none(),
         nb::arg("stream") = nb::none(),
+        nb::sig(SWITCHYARD_OUT_SIGNATURES(
+            "combine",
+            "rank: int, expert_rows: object | None, topk_ids: object | None = None, topk_weights: object | "
+            "None = None",
+            "reduction: str = 'weighted', rank_wait_ns: object | None = None, stream: object | None = None")),
         "Sends expert_rows, row by row the result for the dispatched rows, back to where they came from, "
         "and returns "
         "out, (num_tokens, hidden): the sum of each token's rows times topk_weights, (num_tokens, top_k) "
@@ -302,6 +310,10 @@ void bind_steps(nb::class_<EpHandle>& ep) {
           nb::arg("rank"), nb::arg("topk_ids") = nb::none(), nb::arg("topk_weights") = nb::none(),
           nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("reduction") = "weighted",
           nb::arg("rank_wait_ns") = nb::none(), nb::arg("stream") = nb::none(),
+          nb::sig(SWITCHYARD_OUT_SIGNATURES(
+              "combine_wait", "rank: int, topk_ids: object | None = None, topk_weights: object | None = None",
+              "reduction: str = 'weighted', rank_wait_ns: object | None = None, stream: object | None = "
+              "None")),
           "The half of combine that receives.")
       .def("all_reduce", &EpHandle::all_reduce, nb::arg("rank"), nb::arg("values").none(), nb::kw_only(),
            nb::arg("stream") = nb::none(),
@@ -324,7 +336,8 @@ void bind_steps(nb::class_<EpHandle>& ep) {
            nb::arg("stream") = nb::none(),
            "Direct protocol: copies what experts made, (rows, hidden), masked (groups, rows of each, "
            "hidden), to "
-           "expert_outputs, as many rows as the step has.")
+           "expert_outputs, as many rows as the step has. If there are fewer, the step fails: poll() and "
+           "synchronize() of all ranks say so.")
       .def("offer_expert_rows", &EpHandle::offer_expert_rows, nb::arg("rank"), nb::arg("rows"), nb::kw_only(),
            nb::arg("is_whole") = false, nb::arg("stream") = nb::none(),
            "Direct protocol: returns whether peers can read rows, (rows, hidden), where they are. If so, the "

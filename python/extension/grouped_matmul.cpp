@@ -207,6 +207,15 @@ void bind_grouped_matmul(nb::module_& module) {
            nb::arg("weight_tensor_scales") = nb::none(), nb::arg("bias") = nb::none(),
            nb::arg("row_weights") = nb::none(), nb::arg("output_scales") = nb::none(),
            nb::arg("stream") = nb::none(),
+           nb::sig(SWITCHYARD_OUT_SIGNATURES(
+               "run", "rows: object | None, weights: object | None, row_offsets: object | None = None",
+               "row_counts: object | None = None, expert_ids: object | None = None, row_scales: object | "
+               "None = None, "
+               "weight_scales: object | None = None, weight_tensor_scales: object | None = None, bias: "
+               "object | None = "
+               "None, row_weights: object | None = None, output_scales: object | None = None, stream: object "
+               "| None = "
+               "None")),
            "Enqueues the matmul on the stream, or the rank's, and returns out, (max_rows, columns); rows of "
            "no group "
            "are not "

@@ -1,5 +1,6 @@
 // switchyard_ep._core: the C++ interface over arrays of Python's.
 #include <nanobind/nanobind.h>
+#include <nanobind/typing.h>
 
 #include "expert_parallel.hpp"
 #include "kernels.hpp"
@@ -13,6 +14,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // an interpreter that ends with objects alive is none of ours
   install_fork_handler();
   module.attr("VERSION") = switchyard::kVersion;
+  module.attr("_Out") = nb::type_var("_Out");  // what a call that is given `out` returns
   bind_errors(module);
   bind_tensor(module);
   bind_world(module);

@@ -8,6 +8,14 @@
 
 namespace switchyard::python {
 
+// The signatures of a call that returns `out` if it is given, else a new Tensor. `arguments` is behind self,
+// and `others` are those beside `out`, by keyword only. (Stubs import what stands behind a parenthesis and
+// has a module.)
+#define SWITCHYARD_OUT_SIGNATURES(name, arguments, others)                    \
+  "@overload\ndef " name "(self, " arguments ", *, out: None = None, " others \
+  ") -> Tensor: ...\n"                                                        \
+  "@typing.overload\ndef " name "(self, " arguments ", *, out: _Out, " others ") -> _Out"
+
 template <typename Enum>
 struct Choice {
   const char* name;

@@ -1,5 +1,7 @@
 """What goes wrong around a step: an exception each, never a crash or a hang."""
 
+import ast
+import inspect
 import os
 import signal
 import subprocess
@@ -276,3 +278,27 @@ def test_the_package_is_typed():
     for name in ("World", "ExpertParallel", "Attention", "GroupedMatmul", "Tensor", "FaultRecord"):
         assert f"class {name}" in stubs
         assert getattr(sy, name).__doc__
+
+
+def test_stubs_have_all_options_and_their_defaults(world):
+    with open(os.path.join(os.path.dirname(sy.__file__), "_core.pyi")) as stubs:
+        classes = {node.name: node for node in ast.parse(stubs.read()).body if isinstance(node, ast.ClassDef)}
+    methods = {node.name: node for node in classes["ExpertParallel"].body if isinstance(node, ast.FunctionDef)}
+    config = sy.ExpertParallel(world, **SHAPE).config
+    for name in ("__init__", "memory_needed"):
+        arguments = methods[name].args
+        defaults = dict(zip((one.arg for one in arguments.kwonlyargs), arguments.kw_defaults))
+        assert arguments.kwarg is None and set(defaults) == set(config)
+        assert {option for option, default in defaults.items() if default is None} == set(SHAPE)
+        values = {option: ast.literal_eval(default) for option, default in defaults.items() if default is not None}
+        values = {option: value for option, value in values.items() if value is not ...}
+        assert sy.ExpertParallel(world, **SHAPE, **values).config == config
+
+
+def test_everything_public_says_what_it_does():
+    for name in ("World", "ExpertParallel", "Attention", "GroupedMatmul", "Rank", "Graph", "Tensor", "DispatchedRows"):
+        of_class = getattr(sy, name)
+        for member in (one for one in dir(of_class) if not one.startswith("_")):
+            text = (getattr(of_class, member).__doc__ or "").strip()
+            is_property = isinstance(inspect.getattr_static(of_class, member), property)
+            assert text if is_property else "\n" in text, f"{name}.{member}"  # a method's begins with its signature
