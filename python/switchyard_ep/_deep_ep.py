@@ -285,10 +285,16 @@ def check_tokens(
     if len(tokens.shape) != 2:
         raise ValueError(f"x has shape {tuple(tokens.shape)}; it must be (tokens, hidden)")
     num_tokens, hidden = tokens.shape
-    if scales is not None and tuple(scales.shape) != (num_tokens, hidden // SCALE_GROUP):
-        raise ValueError(
-            f"the scales have shape {tuple(scales.shape)}; they must be {(num_tokens, hidden // SCALE_GROUP)}"
-        )
+    if scales is not None:
+        shape, most = tuple(scales.shape), hidden // SCALE_GROUP
+        if len(shape) not in (1, 2) or shape[0] != num_tokens:
+            raise ValueError(f"the scales have shape {shape}; it must be ({num_tokens}, at most {most})")
+        if len(shape) == 2 and shape[1] > most:
+            raise not_here(
+                f"room for {shape[1]} scales of a token with hidden {hidden}",
+                f"there may be {most}, one for each {SCALE_GROUP} elements; dispatch bfloat16, or use ExpertParallel in "
+                "one of the formats of docs/formats.md",
+            )
     if handle is not None:
         if ids is not None or weights is not None:
             raise ValueError("with a handle, topk_idx and topk_weights must be None")

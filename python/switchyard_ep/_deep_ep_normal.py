@@ -8,7 +8,7 @@ import functools
 import os
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from ._deep_ep import Config, EventOverlap, Exchange, Handle, check_tokens, not_here
+from ._deep_ep import SCALE_GROUP, Config, EventOverlap, Exchange, Handle, check_tokens, not_here
 from ._deep_ep_base import BufferBase, Call, in_one_thread
 from .errors import FailedPrecondition, ResourceExhausted
 
@@ -61,6 +61,25 @@ def _prefix_matrix(arrays: Any, ranges: Any, rank: int) -> Any:
     matrix = arrays.full((num_ranks, num_ranks), 0, "int32")
     matrix[:, rank] = (ranges[0] & 0xFFFFFFFF).cumsum(0)
     return matrix
+
+
+def _widen(arrays: Any, scales: Any, num_columns: int) -> Any:
+    """Scales as float32, as many for each token as the format has. They are only moved, so their bits may mean anything."""
+    if scales.shape[1:] == (num_columns,):
+        return arrays.bits(scales, "float32")
+    wide = arrays.full((len(scales), num_columns), 0, "float32")
+    words = scales.reshape(len(scales), -1)
+    arrays.bits(wide, "int32")[:, : words.shape[1]] = arrays.bits(words, "int32")
+    return wide
+
+
+def _narrow(arrays: Any, wide: Any, given: Any) -> Any:
+    """The other way round: scales like those that were given."""
+    dtype = str(given.dtype).split(".")[-1]
+    if given.shape[1:] == wide.shape[1:]:
+        return wide if dtype == "float32" else arrays.bits(wide, dtype)
+    words = arrays.copy(wide[:, 0] if len(given.shape) == 1 else wide[:, : given.shape[1]])
+    return arrays.bits(words, dtype)
 
 
 class NormalMode(BufferBase):
@@ -226,7 +245,8 @@ class NormalMode(BufferBase):
         allocate_on_comm_stream: bool = False,
     ) -> Tuple[Any, Optional[Any], Optional[Any], List[int], Any, EventOverlap]:
         """Sends each token once to every rank that holds one of its experts. x is bfloat16, (tokens, hidden), or a pair of
-        fp8 (e4m3) and float32 scales, (tokens, hidden / 128). Returns what arrived, by source rank and token: x,
+        fp8 (e4m3) and scales, (tokens, hidden / 128) of float32, or fewer columns, or int32, which are moved as they are.
+        Returns what arrived, by source rank and token: x,
         ids as local numbers (-1: an expert of another rank), weights, the tokens of each local expert (rounded up to
         expert_alignment), a handle and an event. With a handle the layout is that of its dispatch, and ids, weights and
         the list are left out. num_worst_tokens: the arrays have so many rows, the last ones with ids of -1, the list is
@@ -239,8 +259,10 @@ class NormalMode(BufferBase):
         inputs = (tokens, scales, is_token_in_rank, topk_idx, topk_weights)
         with self._call(arrays, previous_event, async_finish, *inputs) as call:
             tokens = arrays.take(tokens, "x", "bfloat16" if scales is None else "float8_e4m3fn")
+            given = scales
             if scales is not None:
-                scales = arrays.take(scales, "the scales", "float32")
+                taken = arrays.take(scales, "the scales", "float32", "int32")
+                scales = _widen(arrays, taken, tokens.shape[1] // SCALE_GROUP)
             num_experts = 0 if num_tokens_per_expert is None else len(num_tokens_per_expert)
             routed = handle or self._route(arrays, is_token_in_rank, topk_idx, topk_weights, num_experts)
             received = None
@@ -249,6 +271,8 @@ class NormalMode(BufferBase):
                     call, tokens, scales, routed, topk_idx is not None, num_worst_tokens, handle, config, not async_finish
                 )
             rows, ids, weights, listed, routed = received
+            if given is not None:
+                rows = (rows[0], _narrow(arrays, rows[1], given))
             if handle is None and topk_idx is None and not num_worst_tokens:
                 listed = self._expert_list(arrays, num_tokens_per_expert)
         listed = [-(-num // expert_alignment) * expert_alignment for num in listed]

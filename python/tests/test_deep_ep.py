@@ -54,6 +54,7 @@ class Tokens:
             random.standard_normal((count, HIDDEN)).astype(E4M3),
             random.random((count, HIDDEN // 128)).astype(np.float32),
         )
+        self.words = random.integers(-(2**31), 2**31, (count, HIDDEN // 128)).astype(np.int32)
 
 
 def layout_of(buffer, tokens):
@@ -115,6 +116,7 @@ def run_all(rank, group):
         codes.view("u1"), np.concatenate([t.fp8[0][t.in_rank[:, rank]] for t in every]).view("u1")
     )
     np.testing.assert_array_equal(scales, np.concatenate([t.fp8[1][t.in_rank[:, rank]] for t in every]))
+    run_other_scales(rank, buffer, every, layout, own)
     check_dispatch(rank, every, buffer.dispatch(mine.x, **layout, **own, expert_alignment=8), 8)
     worst = buffer.dispatch(mine.x, **layout, **own, num_worst_tokens=64, async_finish=True)
     assert worst[0].shape == (64, HIDDEN) and worst[3] == [] and (worst[1][len(got[0]) :] == -1).all()
@@ -132,6 +134,28 @@ def run_all(rank, group):
     buffer.destroy()
     with pytest.raises(RuntimeError, match="destroyed"):
         buffer.dispatch(mine.x, handle=handle)
+
+
+def run_other_scales(rank, buffer, every, layout, own):
+    """Words of packed scales, columns that are fewer, none at all but a number for each token: they come as they are."""
+    forms = (
+        lambda t: t.words,
+        lambda t: t.words[:, :1],
+        lambda t: t.words[:, 0],
+        lambda t: t.fp8[1][:, :1],
+        lambda t: np.asfortranarray(t.fp8[1]),
+        lambda t: t.words[:, :0],
+    )
+    for form in forms:
+        for layout_of_dispatch in ({**layout, **own}, None):
+            given = form(every[rank])
+            options = layout_of_dispatch or dict(handle=handle)
+            (codes, scales), *_, handle, _ = buffer.dispatch((every[rank].fp8[0], given), **options)
+            sent = np.concatenate([form(t)[t.in_rank[:, rank]] for t in every])
+            assert scales.dtype == given.dtype and scales.flags.c_contiguous
+            np.testing.assert_array_equal(scales.view(np.int32), np.ascontiguousarray(sent).view(np.int32))
+            sent = np.concatenate([t.fp8[0][t.in_rank[:, rank]] for t in every])
+            np.testing.assert_array_equal(codes.view("u1"), sent.view("u1"))
 
 
 def run_growing_steps(rank, buffer):
@@ -380,6 +404,13 @@ def test_bad_arguments_are_named():
         buffer.dispatch(x)
     with pytest.raises(ValueError, match="given together"):
         buffer.dispatch(x, is_token_in_rank=layout[3], num_tokens_per_expert=layout[2], topk_idx=ids)
+    pair = (x.astype(E4M3), np.zeros((4, 3), np.int32))
+    with pytest.raises(NotImplementedError, match="room for 3 scales of a token with hidden 256; there may be 2"):
+        buffer.dispatch(pair, is_token_in_rank=layout[3], num_tokens_per_expert=layout[2])
+    with pytest.raises(ValueError, match=r"the scales have shape \(3, 2\); it must be \(4, at most 2\)"):
+        buffer.dispatch((pair[0], pair[1][:3, :2]), is_token_in_rank=layout[3], num_tokens_per_expert=layout[2])
+    with pytest.raises(ValueError, match="the scales has dtype int64; it must be float32 or int32"):
+        buffer.dispatch((pair[0], np.zeros((4, 2), np.int64)), is_token_in_rank=layout[3], num_tokens_per_expert=layout[2])
     with pytest.raises(ValueError, match="must be bfloat16"):
         buffer.dispatch(x.astype(np.float32), is_token_in_rank=layout[3], num_tokens_per_expert=layout[2])
 
