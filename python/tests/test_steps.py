@@ -265,3 +265,32 @@ def test_a_seed_replays_an_interleaving(step):
         outputs = step.run(ep)
         ep.synchronize()
         np.testing.assert_array_equal(outputs[0].numpy(), step.tokens[0])
+
+
+def test_steps_are_captured_with_marks(world, ep, step):
+    outputs = [np.zeros((16, 256), BF16) for _ in range(4)]
+    times_called = []
+
+    def steps():
+        times_called.append(1)
+        for _ in range(2):
+            world.mark("dispatch")
+            sent = [ep.dispatch(rank, step.tokens[rank], step.topk_ids[rank]) for rank in world.local_ranks]
+            world.mark("combine")
+            for rank in world.local_ranks:
+                ep.combine(rank, sent[rank].rows, step.topk_ids[rank], step.weights[rank], out=outputs[rank])
+
+    graph = world.capture(steps)
+    assert not any(output.any() for output in outputs)
+    for scale in (1, 2):
+        for tokens in step.tokens:
+            tokens *= BF16(scale)
+        graph.launch()
+        graph.synchronize()
+        ep.synchronize()
+        for tokens, output in zip(step.tokens, outputs):
+            np.testing.assert_array_equal(output, tokens)
+        spans = graph.elapsed()
+        assert [name for name, _ in spans] == ["dispatch", "combine"] * 2
+        assert all(microseconds > 0 for _, microseconds in spans)
+    assert len(times_called) == 1
