@@ -8,12 +8,12 @@ The module can be imported without vLLM. Where vLLM is there, the classes derive
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _core
 from . import _engines, _process_group
 from ._engines import cast, dtype_of, is_torch, library_of
-from .errors import FailedPrecondition, InvalidArgument
+from .errors import FailedPrecondition, InvalidArgument, SwitchyardError
 
 __all__ = ["ActivationFormat", "All2AllManager", "Exchange", "ExpertTokensMetadata", "PrepareAndFinalize"]
 
@@ -42,6 +42,17 @@ except ImportError:
 
     class _Base:  # type: ignore[no-redef]
         pass
+
+
+try:
+    from vllm.distributed.device_communicators.base_device_communicator import All2AllManagerBase as _ManagerBase
+except ImportError:
+
+    class _ManagerBase:  # type: ignore[no-redef]
+        def __init__(self, cpu_group: Any, tcp_store_group: Any = None):
+            self.cpu_group, self.tcp_store_group = cpu_group, tcp_store_group
+            self.rank, self.world_size = cpu_group.rank(), cpu_group.size()
+            self.internode = self.support_fault_tolerance = False
 
 
 # rows, their scales, counts, ids and weights
@@ -319,13 +330,20 @@ class PrepareAndFinalize(_Base):
         hook()
 
 
-class All2AllManager:
+class All2AllManager(_ManagerBase):
     """What vLLM's managers do for a backend: one world for a group of processes, and one exchange for each shape.
 
-    cpu_group is a process group of torch.distributed, or has rank(), size() and all_gather(bytes) -> list[bytes]."""
+    cpu_group is a process group of torch.distributed, or has rank(), size() and all_gather(bytes) -> list[bytes]. No rank
+    is masked: a fault ends the group's steps until clean_buffers()."""
 
-    def __init__(self, cpu_group: Any, *, target: str = "auto"):
-        self.cpu_group, self.rank, self.world_size = cpu_group, cpu_group.rank(), cpu_group.size()
+    def __init__(self, cpu_group: Any, tcp_store_group: Any = None, *, target: str = "auto"):
+        # Older versions of vLLM take one group.
+        super().__init__(*((cpu_group,) if tcp_store_group is None else (cpu_group, tcp_store_group)))
+        if self.internode:
+            raise NotImplementedError(
+                "the ranks are on several machines; give PrepareAndFinalize an Exchange over"
+                " switchyard_ep.World.join(transport='shmem')"
+            )
         self._world: Optional[_core.World] = _process_group.join(cpu_group, target=target)
         self._handles: Dict[Any, Exchange] = {}
 
@@ -338,8 +356,41 @@ class All2AllManager:
             self._handles[key] = Exchange(self._world, **kwargs)  # type: ignore[arg-type]
         return self._handles[key]
 
+    def set_num_sms(self, num_sms: int) -> None:
+        """Does nothing: a handle keeps the blocks that it was made with, its option n_sms."""
+
     def max_sms_used(self) -> Optional[int]:
+        """None: vLLM does not ask for fewer then."""
         return None
+
+    def _numbers(self, values: Sequence[int], dtype: str) -> Any:
+        try:
+            import torch
+        except ImportError:
+            import numpy
+
+            return numpy.array(values, dtype)
+        is_cuda = self._world is not None and self._world.target == "cuda"
+        return torch.tensor(values, dtype=getattr(torch, dtype), device="cuda" if is_cuda else "cpu")
+
+    def query_active_mask(self) -> Any:
+        """(ranks,) of int32: 0, since all of them are live."""
+        return self._numbers([0] * self.world_size, "int32")
+
+    def query_fault(self) -> Any:
+        """Whether a step of any handle has gone wrong, as a bool on the device. Nothing is waited for."""
+        has_failed = False
+        for exchange in self._handles.values():
+            try:
+                exchange.poll()
+            except SwitchyardError:
+                has_failed = True
+        return self._numbers([has_failed], "bool")[0]
+
+    def clean_buffers(self) -> None:
+        """After a fault: makes all handles ready for the next step. All processes call it."""
+        for exchange in self._handles.values():
+            exchange.reset()
 
     def destroy(self) -> None:
         self._handles.clear()

@@ -76,6 +76,41 @@ class VllmPrepareAndFinalize(abc.ABC):
         """Returns (hook, receiver), after which output is valid."""
 
 
+class VllmAll2AllManager(abc.ABC):
+    """vllm/distributed/device_communicators/base_device_communicator.py: what is called around modular kernels."""
+
+    @abc.abstractmethod
+    def get_handle(self, kwargs):
+        """Returns what the layers of these options share; the same for the same options."""
+
+    @abc.abstractmethod
+    def set_num_sms(self, num_sms):
+        """Limits the multiprocessors, where max_sms_used() is a number."""
+
+    @abc.abstractmethod
+    def max_sms_used(self):
+        """A number, or None for all."""
+
+    @abc.abstractmethod
+    def query_active_mask(self):
+        """(ranks,) of int32: 1 for each rank that is masked."""
+
+    @abc.abstractmethod
+    def query_fault(self):
+        """A bool on the device."""
+
+    @abc.abstractmethod
+    def clean_buffers(self):
+        """Behind a fault."""
+
+    @abc.abstractmethod
+    def destroy(self):
+        """Frees everything."""
+
+
+VLLM_MANAGER_ATTRIBUTES = ("cpu_group", "rank", "world_size", "internode", "support_fault_tolerance")
+
+
 class SglangDispatcher(abc.ABC):
     @abc.abstractmethod
     def dispatch(self, hidden_states, topk_output):

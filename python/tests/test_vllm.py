@@ -11,7 +11,13 @@ import pytest
 import processes
 import switchyard_ep as sy
 from conftest import BF16
-from engine_contracts import VllmPrepareAndFinalize, assert_implements, assert_prepared
+from engine_contracts import (
+    VLLM_MANAGER_ATTRIBUTES,
+    VllmAll2AllManager,
+    VllmPrepareAndFinalize,
+    assert_implements,
+    assert_prepared,
+)
 from libraries import InNumpy, library  # noqa: F401 (a fixture)
 from switchyard_ep.vllm import ActivationFormat, All2AllManager, Exchange, PrepareAndFinalize
 
@@ -255,6 +261,32 @@ def test_bad_calls_are_named(world):
         adapter.exchange.of_rank(4)
 
 
+class Alone:
+    rank = staticmethod(lambda: 0)
+    size = staticmethod(lambda: 1)
+    all_gather = staticmethod(lambda mine: [mine])
+
+
+def test_a_manager_says_what_vllm_asks(monkeypatch):
+    assert_implements(All2AllManager, VllmAll2AllManager)
+    manager = All2AllManager(Alone(), target="host")
+    assert all(hasattr(manager, name) for name in VLLM_MANAGER_ATTRIBUTES)
+    assert (manager.rank, manager.world_size, manager.internode, manager.support_fault_tolerance) == (0, 1, False, False)
+    handle = manager.get_handle(SHAPE)
+    assert manager.get_handle(dict(reversed(SHAPE.items()))) is handle
+    assert manager.max_sms_used() is None and manager.set_num_sms(4) is None
+    assert manager.query_active_mask().tolist() == [0] and not bool(manager.query_fault())
+    calls = []
+    with monkeypatch.context() as patch:
+        patch.setattr(handle, "poll", lambda: (_ for _ in ()).throw(sy.DeadlineExceeded("rank 0")))
+        patch.setattr(handle, "reset", lambda: calls.append("reset"))
+        assert bool(manager.query_fault())
+        manager.clean_buffers()
+    assert calls == ["reset"] and not bool(manager.query_fault())
+    manager.destroy()
+    assert not bool(manager.query_fault())
+
+
 def test_a_rank_that_does_not_come_is_named(world):
     adapters = adapters_of(world, timeout=0.2)
     every = [Tokens(rank) for rank in range(4)]
@@ -294,6 +326,13 @@ def test_with_vllm_the_classes_are_its_own():
             sys.modules[name] = types.ModuleType(name)
         class Format:
             Standard, BatchedExperts = "standard", "batched"
+        for part in ("vllm.distributed", "vllm.distributed.device_communicators",
+                     "vllm.distributed.device_communicators.base_device_communicator"):
+            sys.modules[part] = types.ModuleType(part)
+        class ManagerBase:
+            def __init__(self, cpu_group, *stores):
+                self.given, self.internode = (cpu_group, *stores), cpu_group == "far"
+        sys.modules[part].All2AllManagerBase = ManagerBase
         module = sys.modules[name]
         module.FusedMoEPrepareAndFinalizeModular = engine_contracts.VllmPrepareAndFinalize
         module.FusedMoEActivationFormat, module.ExpertTokensMetadata = Format, dict
@@ -301,4 +340,18 @@ def test_with_vllm_the_classes_are_its_own():
         assert issubclass(vllm.PrepareAndFinalize, engine_contracts.VllmPrepareAndFinalize)
         assert vllm.ActivationFormat is Format and vllm.ExpertTokensMetadata is dict
         vllm.PrepareAndFinalize(None)  # nothing is left abstract
+        assert issubclass(vllm.All2AllManager, ManagerBase)
+        for given in (("far",), ("far", "store")):
+            try:
+                vllm.All2AllManager(*given)
+            except NotImplementedError as error:
+                assert "several machines" in str(error)
+            else:
+                raise AssertionError
+        class Group:
+            rank, size = staticmethod(lambda: 0), staticmethod(lambda: 1)
+            all_gather = staticmethod(lambda mine: [mine])
+        group = Group()
+        manager = vllm.All2AllManager(group, "store", target="host")
+        assert manager.given == (group, "store") and vllm.All2AllManager(group, target="host").given == (group,)
         """)
