@@ -81,6 +81,8 @@ if ! [ -e $cuda/libcublas.so.13 ]; then
   echo "python: tests with PyTorch skipped, there is no CUDA 13 in ${cuda%/lib64}"
 elif ! [ -e $torch ] && ! log=$(add_torch 2>&1); then
   echo "python: tests with PyTorch skipped, pip cannot install it ($(tail -n 1 <<<"$log"))"
+elif ! log=$(PYTHONPATH=$torch LD_LIBRARY_PATH=$cuda $venv/bin/python -c 'import torch' 2>&1); then
+  echo "python: tests with PyTorch skipped, it cannot be imported ($(tail -n 1 <<<"$log"))"
 else
   export PYTHONPATH=$torch LD_LIBRARY_PATH=$cuda
   $venv/bin/python -m pytest -q -p no:cacheprovider -k "torch or process_group or on_gpu" python/tests
