@@ -40,16 +40,16 @@ class Trace:
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the events as JSON for Perfetto (ui.perfetto.dev) or chrome://tracing: a process for each rank, and in it a
         row for each block. Waits, which overlap, are rows of their own. On GPUs each rank has the clock of its GPU."""
-        events = [event for rank in range(len(self.ranks)) for event in self._json_events(rank)]
+        begin_ns = min((event.begin_ns for events in self.ranks for event in events), default=0)
+        events = [event for rank in range(len(self.ranks)) for event in self._json_events(rank, begin_ns)]
         with open(path, "w") as file:
             json.dump({"displayTimeUnit": "ns", "traceEvents": events}, file)
 
-    def _json_events(self, rank: int) -> Iterator[Dict[str, Any]]:
-        begin_of_all = min((event.begin_ns for events in self.ranks for event in events), default=0)
+    def _json_events(self, rank: int, begin_ns: int) -> Iterator[Dict[str, Any]]:
         process = rank + 1  # Perfetto gives process 0 and thread 0 a meaning of their own
 
         def microseconds(ns: int) -> float:
-            return (ns - begin_of_all) / 1e3
+            return (ns - begin_ns) / 1e3
 
         def named(kind: str, thread: int, name: str) -> Dict[str, Any]:
             return dict(ph="M", name=kind, pid=process, tid=thread, args=dict(name=name))
