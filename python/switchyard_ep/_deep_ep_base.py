@@ -21,30 +21,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Gate:
-    """Lets one thread at a time into the calls of a Buffer, also from one call into another.
-
-    Ctrl-C may come between any two lines, so no line may be the only one that lets others in again: a thread that has
-    left its calls behind and comes back starts anew."""
+    """Lets one thread at a time into the calls of a Buffer, also from one call into another. Ctrl-C may come between
+    enter() and the call: the thread then holds the gate at depth 0, and its next call lets others in again."""
 
     def __init__(self) -> None:
-        self._holder: Dict[str, int] = {}  # the thread that is in a call
+        self.holder: Dict[str, int] = {}  # the thread that is in a call
         self.depth = 0  # of calls that it is in
         _gates.add(self)
 
     def enter(self) -> bool:
         """False: another thread is in a call."""
         me = threading.get_ident()
-        return self._holder.setdefault("thread", me) == me  # finds and sets at once, as no `if` does
-
-    def leave(self, depth: int) -> None:
-        """Back to the depth of before the call."""
-        self.depth = depth
-        if depth == 0:
-            self._holder.clear()
-
-    @property
-    def is_held(self) -> bool:
-        return bool(self._holder)
+        return self.holder.setdefault("thread", me) == me  # finds and sets at once, as no `if` does
 
 
 _gates: "weakref.WeakSet[Gate]" = weakref.WeakSet()
@@ -53,7 +41,8 @@ _gates: "weakref.WeakSet[Gate]" = weakref.WeakSet()
 def _open_gates() -> None:
     """In a process that was forked while another thread was in a call: that thread is not here."""
     for gate in list(_gates):
-        gate.leave(0)
+        gate.depth = 0
+        gate.holder.clear()
 
 
 os.register_at_fork(after_in_child=_open_gates)
@@ -72,8 +61,10 @@ def in_one_thread(method: F) -> F:
         try:
             gate.depth = depth + 1
             return method(self, *args, **kwargs)
-        finally:
-            gate.leave(depth)
+        finally:  # Python looks for Ctrl-C where functions are called: none is before the gate is open
+            gate.depth = depth
+            if depth == 0:
+                gate.holder.clear()
 
     return cast(F, guarded)
 

@@ -495,7 +495,7 @@ def wait_for_a_late_rank(group):
     received = dispatch()
     buffer.combine(received[0], check_dispatch(rank, every, received))
     (exchange,) = buffer._exchanges.values()
-    assert exchange.state == "closed" and not buffer._gate.is_held
+    assert exchange.state == "closed" and not buffer._gate.holder
     if rank == 1:
         group.all_gather(b"")
         dispatch()
@@ -504,7 +504,7 @@ def wait_for_a_late_rank(group):
 
         def call_beside():
             try:
-                wait_until(lambda: buffer._gate.is_held and exchange.state == "open")
+                wait_until(lambda: buffer._gate.holder and exchange.state == "open")
                 for call in (dispatch, lambda: buffer._run_hook(exchange, None, None)):
                     try:
                         call()
@@ -547,11 +547,11 @@ def test_an_interrupt_leaves_no_gate_shut():
     assert buffer._gate.enter()  # and Ctrl-C comes before the call begins
     assert not in_a_thread(buffer._gate.enter)
     with pytest.raises(FailedPrecondition, match="low_latency_query_mask_buffer is called"):
-        buffer._gate._holder["thread"] += 1
+        buffer._gate.holder["thread"] += 1
         buffer.low_latency_query_mask_buffer(np.zeros(1, np.int32))
-    buffer._gate._holder["thread"] -= 1
+    buffer._gate.holder["thread"] -= 1
     dispatch_alone(buffer, 10)
-    assert not buffer._gate.is_held and buffer._gate.depth == 0
+    assert not buffer._gate.holder and buffer._gate.depth == 0
     in_a_thread(lambda: dispatch_alone(buffer, 10))
 
 
