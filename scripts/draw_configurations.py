@@ -186,7 +186,7 @@ def draw_run(formats, draw, target):
 
 def draw_attend(draw, target):
     is_latent, has_codes = draw.choice([(False, False)] * 3 + [(True, False), (False, True)])
-    is_decoding = is_latent or has_codes  # of at most 16 queries
+    is_decoding = (is_latent or has_codes) and draw.random() < 0.5  # at most 16 queries
     kv_heads = 1 if is_latent else draw.choice([1, 1, 2, 3, 4])
     heads = kv_heads * (often_small(draw, 1, 32) if is_latent else draw.choice([1, 1, 2, 4]))
     head_dim = 576 if is_latent else draw.choice([64, 128, 256])
@@ -194,7 +194,8 @@ def draw_attend(draw, target):
     if is_decoding:
         budget = MAX_ELEMENTS[target] * 16 // (head_dim * heads * max(1, batch))
     else:  # there may be as many queries as keys
-        budget = round((MAX_ELEMENTS[target] * 8 // (head_dim * kv_heads * max(1, batch))) ** 0.5)
+        num_shared = heads if is_latent else kv_heads
+        budget = round((MAX_ELEMENTS[target] * 8 // (head_dim * num_shared * max(1, batch))) ** 0.5)
     longest = max(1, min(700 if target == "host" else 5000, budget))
     length = lambda: draw.choice([0, 1, draw.randint(1, 16), often_small(draw, 1, longest), longest])
     query_length = (lambda: draw.choice([0, 1, 1, draw.randint(1, 16)])) if is_decoding else length
@@ -221,7 +222,7 @@ def draw_attend(draw, target):
         words += ["--ctas", draw.choice([1, 2, 3, 7, 132])]
     adjustments = ["--soft-cap", draw.choice([0.5, 5, 30, 50])] * (draw.random() < 0.3)
     adjustments += ["--sinks"] * (draw.random() < 0.3)
-    if not is_decoding:
+    if not is_latent and not has_codes:
         return words + adjustments, {0}
     if draw.random() < 0.9:
         return words, {0}

@@ -1,7 +1,7 @@
-// Attention: softmax attention over bf16 queries, keys and values, full, causal, windowed or decoding, ragged
-// or paged. One persistent kernel runs it, whose blocks take tiles from a scheduler
-// (types/tile_scheduler.hpp). Multi-head latent attention (MLA), decoding with absorbed queries, has head_dim
-// 576 and value_dim 512.
+// Attention: softmax attention of bf16 queries over keys and values in bf16 or fp8, full, causal, windowed or
+// decoding, ragged or paged. One persistent kernel runs it, whose blocks take tiles from a scheduler
+// (types/tile_scheduler.hpp). Multi-head latent attention (MLA), with absorbed queries, has head_dim 576 and
+// value_dim 512.
 //
 //   auto attention = Attention::create(rank, {.head_dim = 128, .num_heads = 16, .num_kv_heads = 4,
 //                                             .max_query_len = 4096, .max_key_len = 4096,
@@ -52,11 +52,11 @@ struct AttentionShape {
   // With a tile scheduler of the application's (own_attention_kernels.hpp); null: the library's.
   const OwnAttentionKernels* own_kernels = nullptr;
   // 0: values have head_dim columns and memory of their own. 512: MLA, where keys are latents of head_dim 576
-  // that all heads share (num_kv_heads 1), and values are their first 512 columns. It has at most 16 queries
-  // per sequence, neither a soft cap nor sinks, and a scale that is given.
+  // that all heads share (num_kv_heads 1), and values are their first 512 columns. It has neither a soft cap
+  // nor sinks, and a scale that is given.
   int value_dim = 0;
   // fp8: keys and values are e4m3 codes with a scale for each K/V head (AttentionTensors::key_codes).
-  // Decoding only: at most 16 queries per sequence, neither a soft cap nor sinks.
+  // Neither a soft cap nor sinks. Without value_dim.
   KvFormat kv_format = KvFormat::kBF16;
 };
 

@@ -143,11 +143,9 @@ void bind_attention(nb::module_& module) {
   const std::string text =
       "Softmax attention over bfloat16, of one shape on one rank: full, causal, windowed or decoding, ragged "
       "or paged. num_query_rows and num_key_rows are those of all sequences together; 0: batch_size x the "
-      "longest. With value_dim 512, head_dim 576 and a scale it decodes latents (MLA), which are the keys, "
-      "and "
-      "whose first columns are the values; with kv_format 'fp8' it decodes codes, float8_e4m3fn, with a "
-      "scale "
-      "for each K/V head. scheduler is one of " +
+      "longest. With value_dim 512, head_dim 576 and a scale it attends to latents (MLA), which are the "
+      "keys, and whose first columns are the values; with kv_format 'fp8' to codes, float8_e4m3fn, with a "
+      "scale for each K/V head. scheduler is one of " +
       names_of(kSchedulerChoices) + "; order is one of " + names_of(kOrderChoices) + ".";
   nb::class_<AttentionHandle>(module, "Attention", text.c_str())
       .def(nb::new_(&create), nb::arg("world"), nb::arg("rank"), nb::kw_only(), nb::arg("head_dim"),

@@ -30,6 +30,19 @@ AttentionShape ragged(int head_dim, int batch_size, int query_len, int key_len, 
   return shape;
 }
 
+// The same with fp8 keys and values, and with 32 heads over latents.
+AttentionShape of_codes(AttentionShape shape) {
+  shape.kv_format = KvFormat::kFP8;
+  return shape;
+}
+AttentionShape of_latents(AttentionShape shape) {
+  shape.num_heads = 32;
+  shape.num_kv_heads = 1;
+  shape.head_dim = kLatentDim;
+  shape.value_dim = kLatentValueDim;
+  return shape;
+}
+
 struct ChoiceRow {
   AttentionShape shape;
   bool has_key_lengths;
@@ -76,6 +89,27 @@ TEST(AttentionChoice, Table) {
        "decode, tiles of 16 queries, queued, order default, 32 blocks, 8 splits of 512 keys: "},
       {even(128, 64, 1, 512), false, "decode, tiles of 16 queries, queued, order default, 132 blocks: "},
       {even(128, 0, 1, 512), false, "decode, tiles of 16 queries, queued, order default, 0 blocks: "},
+      // Codes and latents have these kernels for more queries, too: order and scheduler are those of others
+      // with so many.
+      {of_codes(even(128, 64, 16, 4096, true)), false,
+       "decode, tiles of 16 queries, queued, order default, 132 blocks: few queries: "},
+      {of_codes(even(128, 8, 4096, 4096, true)), false,
+       "decode, tiles of 16 queries, queued, order lpt, 132 blocks: tiles differ in cost: blocks take them "
+       "from a queue, the longest first"},
+      {of_codes(even(128, 8, 17, 17, true)), false,
+       "decode, tiles of 16 queries, queued, order default, 64 blocks: tiles differ in cost: blocks take "
+       "them "
+       "from a queue, in order: all are short"},
+      {of_codes(even(256, 8, 4096, 4096)), false,
+       "decode, tiles of 16 queries, tile, order default, 132 blocks: all tiles cost the same"},
+      {of_codes(ragged(64, 8, 4096, 4096)), false,
+       "decode, tiles of 16 queries, queued, order lpt, 132 blocks: tiles differ in cost: "},
+      {of_codes(even(128, 1, 512, 1 << 20, true)), false,
+       "decode, tiles of 16 queries, queued, order lpt, 132 blocks, 9 splits of 116608 keys: "},
+      {of_latents(even(128, 8, 4096, 4096, true)), false,
+       "decode, tiles of 2 queries, queued, order lpt, 132 blocks: tiles differ in cost: "},
+      {of_latents(even(128, 64, 2, 4096, true)), false,
+       "decode, tiles of 2 queries, queued, order default, 128 blocks, 2 splits of 2048 keys: few queries: "},
   };
   for (const ChoiceRow& row : rows) {
     const std::string text = to_string(choose_attention(row.shape, row.has_key_lengths, kH200));
@@ -108,12 +142,18 @@ TEST(AttentionChoice, TilesFollowFromTheKernelAndBlocksFromTheDevice) {
   EXPECT_EQ(decode.max_num_tiles, 1u);
   EXPECT_EQ(decode.num_splits, 8u);
   EXPECT_EQ(decode.split_keys, 512u);
-  EXPECT_EQ(decode.tile_shape, (MHATileShape{6, 4 * 8, 132, (50 << 20) / 512, 8}));
+  EXPECT_EQ(decode.tile_shape, (MHATileShape{6, 4 * 8, 132, (50 << 20) / 512, 1}));
 
   shape.num_blocks = 5;  // a budget
   const AttentionChoice few = choose_attention(shape, false, kH200);
   EXPECT_EQ(few.num_blocks, 5u);
   EXPECT_EQ(choose_attention(even(128, 8, 4096, 4096), false, {.num_multiprocessors = 7}).num_blocks, 7u);
+
+  // Of fp8 the L2 holds twice as many rows; a latent is both key and value.
+  const MHATileShape codes = choose_attention(of_codes(even(128, 2, 3, 4096)), false, kH200).tile_shape;
+  EXPECT_EQ(codes.kv_rows_in_l2, (50u << 20) / 256);
+  const MHATileShape latents = choose_attention(of_latents(even(128, 2, 3, 4096)), false, kH200).tile_shape;
+  EXPECT_EQ(latents.kv_rows_in_l2, (50u << 20) / (kLatentDim * 2));
 }
 
 TEST(AttentionChoice, EveryKernelHasItsTuningAndSaysSo) {

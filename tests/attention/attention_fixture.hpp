@@ -21,9 +21,10 @@ inline std::string compare(Rank& rank, const reference::AttentionCase& attention
   return difference.ok() ? difference.value().first_bad : difference.status().to_string();
 }
 
-// Decodes beside a sequence, and rows of none, whose keys and values are no numbers, and says what leaks.
-inline std::string compare_among_nans(Rank& rank, reference::AttentionCase attention_case) {
-  attention_case.query_lens = {1, 1, 1, 0};
+// Attends beside a sequence, and rows of none, whose keys and values are no numbers, and says what leaks.
+inline std::string compare_among_nans(Rank& rank, reference::AttentionCase attention_case,
+                                      const std::vector<int>& query_lens = {1, 1, 1, 0}) {
+  attention_case.query_lens = query_lens;
   attention_case.key_lens = {70, 100, 33, 5};
   attention_case.sequence_of_nans = 1;
   attention_case.num_rows_before = 2;

@@ -1,4 +1,4 @@
-// Decoding of fp8 keys and values on every target that is here, against plain loops.
+// Attention over fp8 keys and values on every target that is here, against plain loops.
 #include "attention_fixture.hpp"
 #include "sweep.hpp"
 #include "switchyard/attention.hpp"
@@ -62,6 +62,63 @@ TEST_P(Fp8AttentionTest, EveryNumberOfRows) {
   }
 }
 
+// Several tiles for each sequence and head, beside sequences of one query.
+TEST_P(Fp8AttentionTest, MoreQueriesThanATileHolds) {
+  for (const int num_queries : sweep({17, 64, 65, 200}))
+    for (const bool causal : {true, false}) {
+      AttentionCase attention_case = fp8_case(num_queries == 64 ? 256 : num_queries == 65 ? 64 : 128);
+      attention_case.query_lens = {num_queries, 1, 0, num_queries / 2, 1};
+      attention_case.key_lens = {num_queries + 60, 300, 20, num_queries / 2, 0};
+      attention_case.causal = causal;
+      attention_case.num_blocks = 3;
+      const std::string name = std::to_string(num_queries) + " queries" + (causal ? ", causal" : "");
+      EXPECT_EQ(compare(rank(), attention_case, 2), "") << name;
+      attention_case.window = 40;
+      EXPECT_EQ(compare(rank(), attention_case), "") << name << ", a window";
+      attention_case.window = 0;
+      attention_case.page_size = 16;
+      EXPECT_EQ(compare(rank(), attention_case), "") << name << ", in pages";
+    }
+}
+
+TEST_P(Fp8AttentionTest, QueriesLongerThanKeysSeeNothingAtFirst) {
+  AttentionCase attention_case = fp8_case(128);
+  attention_case.query_lens = {150, 40, 30};
+  attention_case.key_lens = {20, 39, 0};
+  attention_case.causal = true;
+  EXPECT_EQ(compare(rank(), attention_case), "");
+}
+
+// Few queries and many keys: the keys of each tile are split, and some splits see none of them.
+TEST_P(Fp8AttentionTest, SplitsOfSeveralTiles) {
+  AttentionCase attention_case = fp8_case(128);
+  attention_case.query_lens = {70, 20};
+  attention_case.key_lens = {1100, 600};
+  attention_case.causal = true;
+  attention_case.num_blocks = 40;
+  for (const int window : {0, 300}) {
+    attention_case.window = window;
+    EXPECT_GT(must(AttentionHarness::create(rank(), attention_case))->choice().num_splits, 1u);
+    EXPECT_EQ(compare(rank(), attention_case, 2), "") << "window " << window;
+  }
+}
+
+TEST_P(Fp8AttentionTest, EverySchedulerAndOrder) {
+  for (const TileSchedulerName& scheduler : kTileSchedulers)
+    for (const OrderName& order : sweep(kOrders))
+      for (const bool is_dense : sweep({true, false})) {
+        AttentionCase attention_case = fp8_case(64);
+        attention_case.query_lens = is_dense ? std::vector<int>{90, 90} : std::vector<int>{90, 0, 40};
+        attention_case.causal = true;
+        attention_case.scheduler = scheduler.kind;
+        attention_case.order = order.order;
+        attention_case.is_dense = is_dense;
+        attention_case.num_blocks = 2;
+        EXPECT_EQ(compare(rank(), attention_case), "")
+            << scheduler.name << ' ' << order.name << (is_dense ? " dense" : "");
+      }
+}
+
 TEST_P(Fp8AttentionTest, WindowsSchedulersAndKeyLengths) {
   AttentionCase attention_case = fp8_case(64);
   attention_case.query_lens = {3, 3};
@@ -76,6 +133,7 @@ TEST_P(Fp8AttentionTest, WindowsSchedulersAndKeyLengths) {
 
 TEST_P(Fp8AttentionTest, NeighboursThatAreNoNumbersDoNotLeak) {
   EXPECT_EQ(compare_among_nans(rank(), fp8_case(128)), "");
+  EXPECT_EQ(compare_among_nans(rank(), fp8_case(64), {90, 1, 40, 0}), "") << "many queries";
 }
 
 // As a cache has it that nothing was written to: all keys weigh the same, and masked ones nothing.
@@ -109,10 +167,8 @@ TEST_P(Fp8AttentionTest, BadShapesAndTensorsAreRefusedByName) {
     return Attention::create(rank(), shape).status().message();
   };
   EXPECT_EQ(refusal([](AttentionShape&) {}), "");
-  EXPECT_EQ(refusal([](AttentionShape& s) {
-              s.max_query_len = s.num_query_rows = 17;
-            }).rfind("max_query_len is 17", 0),
-            0u);
+  EXPECT_EQ(refusal([](AttentionShape& s) { s.max_query_len = s.num_query_rows = 17; }), "");
+  EXPECT_EQ(refusal([](AttentionShape& s) { s.candidate = 1; }).rfind("candidate is 1", 0), 0u);
   EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = 1; }).rfind("soft_cap is 1", 0), 0u);
   EXPECT_EQ(
       refusal([](AttentionShape& s) { s.kv_format = static_cast<KvFormat>(7); }).rfind("kv_format is 7", 0),

@@ -14,6 +14,7 @@ using testing_support::compare;
 using testing_support::compare_among_nans;
 using testing_support::kFewCases;
 using testing_support::must;
+using testing_support::repeats;
 using testing_support::sweep;
 
 // 16 heads, as 128 heads over eight GPUs.
@@ -63,6 +64,37 @@ TEST_P(MlaTest, SeveralQueriesAreCausalAmongThemselves) {
     }
 }
 
+TEST_P(MlaTest, MoreQueriesThanDecodingHas) {
+  for (const int num_queries : sweep({17, 64, 200, 65}))
+    for (const bool causal : repeats({false, true})) {
+      AttentionCase attention_case = latent_case();
+      attention_case.num_heads = num_queries == 17 ? 70 : num_queries == 64 ? 20 : 2;
+      attention_case.query_lens = {num_queries, 1, 0, num_queries / 2};
+      attention_case.key_lens = {num_queries + 70, 130, 20, num_queries / 3};
+      attention_case.causal = causal;
+      attention_case.num_blocks = 3;
+      const std::string name = std::to_string(num_queries) + " queries" + (causal ? ", causal" : "");
+      EXPECT_EQ(compare(rank(), attention_case), "") << name;
+      if (num_queries != 65) continue;
+      attention_case.window = 40;
+      EXPECT_EQ(compare(rank(), attention_case), "") << name << ", a window";
+      attention_case.page_size = 32;
+      EXPECT_EQ(compare(rank(), attention_case), "") << name << ", a window, in pages";
+    }
+}
+
+// The keys of each tile are split, and some splits see none of them.
+TEST_P(MlaTest, SplitsOfSeveralTiles) {
+  AttentionCase attention_case = latent_case();
+  attention_case.num_heads = 8;
+  attention_case.query_lens = {30, 17};
+  attention_case.key_lens = {700, 20};
+  attention_case.causal = true;
+  attention_case.num_blocks = 30;
+  EXPECT_GT(must(AttentionHarness::create(rank(), attention_case))->choice().num_splits, 1u);
+  EXPECT_EQ(compare(rank(), attention_case, 2), "");
+}
+
 TEST_P(MlaTest, PagesOfAnySize) {
   for (const int page_size : sweep({16, 64, 256, 32, 128})) {
     AttentionCase attention_case = latent_case();
@@ -91,6 +123,9 @@ TEST_P(MlaTest, SplitsAreCombinedInEveryLaunch) {
 
 TEST_P(MlaTest, NeighboursThatAreNoNumbersDoNotLeak) {
   EXPECT_EQ(compare_among_nans(rank(), latent_case()), "");
+  AttentionCase attention_case = latent_case();
+  attention_case.num_heads = 2;
+  EXPECT_EQ(compare_among_nans(rank(), attention_case, {90, 1, 40, 0}), "") << "many queries";
 }
 
 TEST_P(MlaTest, WindowsSchedulersAndKeyLengths) {
@@ -147,10 +182,7 @@ TEST_P(MlaTest, BadShapesAndTensorsAreRefusedByName) {
   EXPECT_EQ(refusal([](AttentionShape& s) { s.value_dim = 0; }).rfind("head_dim is 576", 0), 0u);
   EXPECT_EQ(refusal([](AttentionShape& s) { s.value_dim = 64; }).rfind("value_dim is 64", 0), 0u);
   EXPECT_EQ(refusal([](AttentionShape& s) { s.num_kv_heads = 2; }).rfind("num_kv_heads is 2", 0), 0u);
-  EXPECT_EQ(refusal([](AttentionShape& s) {
-              s.max_query_len = s.num_query_rows = 17;
-            }).rfind("max_query_len is 17", 0),
-            0u);
+  EXPECT_EQ(refusal([](AttentionShape& s) { s.max_query_len = s.num_query_rows = 17; }), "");
   EXPECT_EQ(refusal([](AttentionShape& s) { s.scale = 0; }).rfind("scale is 0", 0), 0u);
   EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = 1; }).rfind("soft_cap is 1", 0), 0u);
 

@@ -73,13 +73,13 @@ void add_attention_options(Command& command, AttentionOptions& options) {
   command
       .add_flag("--mla", options.is_mla,
                 "Multi-head latent attention: keys of 576 elements that all heads share, whose first 512\n"
-                "are the values; at most 16 queries")
+                "are the values")
       .excludes(head_dim)
       .excludes(kv_heads);
   command.add_choice(
       "--kv-format", attention_case.kv_format,
       std::vector<std::pair<std::string, KvFormat>>{{"bf16", KvFormat::kBF16}, {"fp8", KvFormat::kFP8}},
-      "Keys and values as bf16, or, decoding, as fp8 codes (e4m3) with a scale for each head");
+      "Keys and values as bf16, or as fp8 codes (e4m3) with a scale for each head");
   command.add_flag("--causal", attention_case.causal, "A query sees the keys up to its own position only");
   command.add_number("--window", attention_case.window, 0, kMaxSeqLen,
                      "A query sees keys less than so far away; 0: all");

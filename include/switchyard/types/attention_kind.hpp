@@ -7,8 +7,8 @@ namespace switchyard {
 enum class AttentionKind {
   kFull,    // every query sees every key
   kMasked,  // causal, sliding window, or both
-  kDecode,  // few queries per sequence: the query heads of a K/V head share a tile, keys may be split over
-            // blocks
+  kDecode,  // few queries per sequence, or any number where keys are codes or latents: the query heads of a
+            // K/V head share a tile, keys may be split over blocks
   kShortMasked,  // masked, of short sequences: head dimension 64 only, since with 192-row tiles too many rows
                  // would be fully masked; two blocks fit on a multiprocessor
 };

@@ -235,7 +235,8 @@ Status Attention::Impl::launch_attention(const AttentionTensors& tensors, Stream
       tensor_of(tensors.queries, tensors.queries, shape.num_heads, shape.head_dim, shape.num_query_rows),
       rows_of_keys(tensors.keys, tensors.key_codes),
       rows_of_keys(shape.value_dim > 0 ? tensors.keys : tensors.values, tensors.value_codes)};
-  // Nobody else reads what decoding reads; larger fetches of the L2 only get into each other's way.
+  // When decoding, nobody else reads what a tile reads; larger fetches of the L2 only get into each other's
+  // way. More queries have not been timed.
   if (any_choice().kind == AttentionKind::kDecode) shapes.keys.l2_bytes = shapes.values.l2_bytes = 128;
   return kernel(scores_of(tensors)).launch(choice(tensors).num_blocks, stream, shapes, settings_of(tensors));
 }

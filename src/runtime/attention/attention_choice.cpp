@@ -84,17 +84,27 @@ Splits choose_latent_splits(const AttentionShape& shape, const AttentionTuning& 
   return {static_cast<uint32_t>(ceil_div(num_key_blocks, best)), static_cast<uint32_t>(best * tile_keys)};
 }
 
+// The bytes of a key and its value in one K/V head.
+uint64_t kv_row_bytes(const AttentionShape& shape) {
+  const uint64_t num_elements =
+      static_cast<uint64_t>(shape.value_dim > 0 ? shape.head_dim : 2 * shape.head_dim);
+  return num_elements * (shape.kv_format == KvFormat::kFP8 ? 1 : sizeof(bf16));
+}
+
+// Decoding, whichever kernel runs: a tile has all queries of a sequence that share a K/V head, or nearly.
+bool has_few_queries(const AttentionShape& shape) { return shape.max_query_len <= kLimits.max_decode_tokens; }
+
 // All tiles cost the same.
-bool is_even(const AttentionShape& shape, AttentionKind kind) {
-  return kind == AttentionKind::kFull && shape.page_size == 0 &&
+bool is_even(const AttentionShape& shape) {
+  return !has_few_queries(shape) && !shape.causal && shape.window == 0 && shape.page_size == 0 &&
          int64_t{shape.batch_size} * shape.max_query_len == shape.num_query_rows &&
          int64_t{shape.batch_size} * shape.max_key_len == shape.num_key_rows;
 }
 
-MHASchedule choose_order(const AttentionShape& shape, AttentionKind kind, uint32_t tile_rows) {
+MHASchedule choose_order(const AttentionShape& shape, uint32_t tile_rows) {
   if (shape.own_kernels != nullptr) return shape.own_kernels->order;
   if (shape.order != MHASchedule::AUTOMATIC) return shape.order;
-  if (kind == AttentionKind::kDecode || is_even(shape, kind)) return MHASchedule::DEFAULT;
+  if (has_few_queries(shape) || is_even(shape)) return MHASchedule::DEFAULT;
   const uint32_t longest = static_cast<uint32_t>(std::max(shape.max_query_len, shape.max_key_len));
   const bool is_short = ceil_div(longest, tile_rows) < static_cast<uint32_t>(kLimits.min_tiles_for_lpt);
   return is_short ? MHASchedule::DEFAULT : MHASchedule::LPT;
@@ -105,15 +115,15 @@ struct ChosenScheduler {
   const char* reason;
 };
 
-ChosenScheduler choose_scheduler(const AttentionShape& shape, AttentionKind kind, bool has_key_lengths) {
+ChosenScheduler choose_scheduler(const AttentionShape& shape, bool has_key_lengths) {
   if (shape.own_kernels != nullptr) return {TileSchedulerKind::kAutomatic, "as asked"};
   if (shape.scheduler != TileSchedulerKind::kAutomatic) return {shape.scheduler, "as asked"};
-  if (is_even(shape, kind) && has_key_lengths)
+  if (is_even(shape) && has_key_lengths)
     return {TileSchedulerKind::kQueued,
             "sequences have keys of their own number: blocks take tiles from a queue"};
-  if (is_even(shape, kind))
+  if (is_even(shape))
     return {TileSchedulerKind::kTile, "all tiles cost the same: blocks stride through them"};
-  return {TileSchedulerKind::kQueued, kind == AttentionKind::kDecode
+  return {TileSchedulerKind::kQueued, has_few_queries(shape)
                                           ? "few queries: blocks take parts of the keys from a queue"
                                           : "tiles differ in cost: blocks take them from a queue"};
 }
@@ -122,7 +132,7 @@ std::string reason_of(const AttentionShape& shape, const AttentionChoice& choice
   std::string reason = of_scheduler;
   const bool is_chosen = shape.own_kernels == nullptr && shape.scheduler == TileSchedulerKind::kAutomatic &&
                          shape.order == MHASchedule::AUTOMATIC;
-  if (is_chosen && choice.kind != AttentionKind::kDecode && !is_even(shape, choice.kind))
+  if (is_chosen && !has_few_queries(shape) && !is_even(shape))
     reason += choice.order == MHASchedule::LPT ? ", the longest first" : ", in order: all are short";
   return reason;
 }
@@ -136,7 +146,7 @@ AttentionChoice choose_attention(const AttentionShape& shape, bool has_key_lengt
   const uint32_t heads_per_kv_head = num_heads / static_cast<uint32_t>(shape.num_kv_heads);
   AttentionChoice choice;
   choice.kind = kind_of_attention(shape.head_dim, shape.max_query_len, shape.max_key_len,
-                                  shape.causal || shape.window > 0);
+                                  shape.causal || shape.window > 0, shape.kv_format);
   if (shape.own_kernels == nullptr)
     choice.candidate = shape.candidate >= 0
                            ? shape.candidate
@@ -159,16 +169,15 @@ AttentionChoice choose_attention(const AttentionShape& shape, bool has_key_lengt
   choice.num_splits = splits.num_splits;
   choice.split_keys = splits.split_keys;
 
-  const ChosenScheduler scheduler = choose_scheduler(shape, choice.kind, has_key_lengths);
+  const ChosenScheduler scheduler = choose_scheduler(shape, has_key_lengths);
   choice.scheduler = scheduler.kind;
-  choice.order = choose_order(shape, choice.kind, choice.tile_rows);
+  choice.order = choose_order(shape, choice.tile_rows);
   choice.reason = reason_of(shape, choice, scheduler.reason);
-  // To the scheduler the heads that share a tile are one head, and each split is a head: what remains shares
-  // a K/V head.
-  const uint64_t kv_row_bytes = static_cast<uint64_t>(shape.head_dim) * 2 * sizeof(bf16);
+  // To the scheduler the heads that share a tile are one head, and each split of all heads is as many heads
+  // more: neighbours share a K/V head if they do in one split.
   choice.tile_shape = {choice.tile_rows, num_heads / choice.heads_per_tile * choice.num_splits, num_ctas,
-                       static_cast<uint32_t>(device.l2_bytes / kv_row_bytes),
-                       heads_per_kv_head / choice.heads_per_tile * choice.num_splits};
+                       static_cast<uint32_t>(device.l2_bytes / kv_row_bytes(shape)),
+                       heads_per_kv_head / choice.heads_per_tile};
   if (shape.own_kernels != nullptr) choice.own_scheduler = shape.own_kernels->scheduler_name;
   const GridDim grid = shape.own_kernels != nullptr
                            ? shape.own_kernels->grid_dim(batch_size, choice.max_num_tiles, choice.tile_shape)

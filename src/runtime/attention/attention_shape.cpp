@@ -44,8 +44,8 @@ Status check_pages(const AttentionShape& shape) {
 
 Status check_candidate(const AttentionShape& shape) {
   const AttentionKind kind = kind_of_attention(shape.head_dim, shape.max_query_len, shape.max_key_len,
-                                               shape.causal || shape.window > 0);
-  const int count = num_candidates(shape.head_dim, kind);
+                                               shape.causal || shape.window > 0, shape.kv_format);
+  const int count = num_candidates(shape.head_dim, kind, shape.kv_format);
   if (shape.candidate < count) return Status();
   return invalid_argument("candidate is %d; head_dim %d has %d kernels of kind %s", shape.candidate,
                           shape.head_dim, count, to_string(kind));
@@ -68,7 +68,7 @@ Status check_own_kernels(const AttentionShape& shape) {
   return Status();
 }
 
-// Multi-head latent attention has one kernel, which decodes.
+// Multi-head latent attention has one kernel.
 Status check_latents(const AttentionShape& shape) {
   if (shape.head_dim != kLatentDim || shape.value_dim != kLatentValueDim)
     return invalid_argument("value_dim is %d and head_dim is %d; they must be 512 and 576, or value_dim 0",
@@ -76,9 +76,6 @@ Status check_latents(const AttentionShape& shape) {
   if (shape.num_kv_heads != 1)
     return invalid_argument("num_kv_heads is %d; it must be 1 with value_dim: all heads share the latents",
                             shape.num_kv_heads);
-  if (shape.max_query_len > kAttentionLimits.max_decode_tokens)
-    return invalid_argument("max_query_len is %d; with value_dim it must be at most %d", shape.max_query_len,
-                            kAttentionLimits.max_decode_tokens);
   if (!(shape.scale > 0))
     return invalid_argument(
         "scale is %g; it must be given with value_dim: queries are absorbed, so head_dim "
@@ -91,15 +88,12 @@ Status check_latents(const AttentionShape& shape) {
              : invalid_argument("own_kernels is given; it must be null with value_dim");
 }
 
-// Codes are converted by the kernels that decode.
+// Codes have kernels of their own.
 Status check_codes(const AttentionShape& shape) {
   if (shape.kv_format != KvFormat::kFP8)
     return invalid_argument("kv_format is %d; it must be one of KvFormat", static_cast<int>(shape.kv_format));
   if (shape.value_dim != 0)
     return invalid_argument("kv_format is fp8; it must be bf16 with value_dim %d", shape.value_dim);
-  if (shape.max_query_len > kAttentionLimits.max_decode_tokens)
-    return invalid_argument("max_query_len is %d; with kv_format fp8 it must be at most %d",
-                            shape.max_query_len, kAttentionLimits.max_decode_tokens);
   if (shape.soft_cap > 0)
     return invalid_argument("soft_cap is %g; it must be 0 with kv_format fp8", shape.soft_cap);
   return shape.own_kernels == nullptr

@@ -106,9 +106,9 @@ constexpr AttentionTuning attention_tuning(int head_dim, AttentionKind kind, int
       return tuning;
   return {};
 }
-constexpr int num_candidates(int head_dim, AttentionKind kind) {
+constexpr int num_candidates(int head_dim, AttentionKind kind, KvFormat format = KvFormat::kBF16) {
   int count = 0;
-  while (attention_tuning(head_dim, kind, count) != AttentionTuning{}) ++count;
+  while (attention_tuning(head_dim, kind, count, format) != AttentionTuning{}) ++count;
   return count;
 }
 
@@ -148,11 +148,13 @@ struct AttentionLimits {
 };
 inline constexpr AttentionLimits kAttentionLimits;
 
-// Returns the kind for sequences of up to so many queries and keys.
+// Returns the kind for sequences of up to so many queries and keys. Codes and latents have kernels of one
+// kind only, which takes any number of queries.
 constexpr AttentionKind kind_of_attention(int head_dim, int64_t max_query_len, int64_t max_key_len,
-                                          bool is_masked) {
+                                          bool is_masked, KvFormat format = KvFormat::kBF16) {
   constexpr AttentionLimits kLimits = kAttentionLimits;
-  if (max_query_len <= kLimits.max_decode_tokens) return AttentionKind::kDecode;
+  if (max_query_len <= kLimits.max_decode_tokens || head_dim == kLatentDim || format == KvFormat::kFP8)
+    return AttentionKind::kDecode;
   if (!is_masked) return AttentionKind::kFull;
   const bool is_short = max_query_len <= kLimits.max_short_len && max_key_len <= kLimits.max_short_len;
   return head_dim == 64 && is_short ? AttentionKind::kShortMasked : AttentionKind::kMasked;
