@@ -222,13 +222,12 @@ def draw_attend(draw, target):
         words += ["--ctas", draw.choice([1, 2, 3, 7, 132])]
     adjustments = ["--soft-cap", draw.choice([0.5, 5, 30, 50])] * (draw.random() < 0.3)
     adjustments += ["--sinks"] * (draw.random() < 0.3)
-    if not is_latent and not has_codes:
+    if not is_latent:
         return words + adjustments, {0}
     if draw.random() < 0.9:
         return words, {0}
-    # Kernels for latents and for codes leave scores as they are, and there are no codes of latents.
-    adjustments += ["--kv-format", "fp8"] * (is_latent and not adjustments)
-    return words + adjustments, {"refused"} if adjustments else {0}
+    # The kernel for latents leaves scores as they are, and there are no codes of latents.
+    return words + (adjustments or ["--kv-format", "fp8"]), {"refused"}
 
 
 def outcome_of(result):

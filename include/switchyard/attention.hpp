@@ -56,7 +56,7 @@ struct AttentionShape {
   // nor sinks, and a scale that is given.
   int value_dim = 0;
   // fp8: keys and values are e4m3 codes with a scale for each K/V head (AttentionTensors::key_codes).
-  // Neither a soft cap nor sinks. Without value_dim.
+  // Without value_dim.
   KvFormat kv_format = KvFormat::kBF16;
 };
 

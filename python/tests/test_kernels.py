@@ -104,6 +104,13 @@ def test_attention_decodes_codes(one, as_bytes):
         (of.astype(np.float64) * scale[:, None].astype(np.float64)).repeat(2, 1) for of, scale in zip(codes, scales)
     )
     np.testing.assert_allclose(out.numpy().astype(np.float64), reference(q, k, v, False), atol=0.1)
+    # With such a cap all scores are about 0, and a sink of ln(50) weighs as much as the 50 keys.
+    out = sy.Attention(one, 0, kv_format="fp8", soft_cap=1e-3, **sizes).run(
+        q, *given, key_scales=scales[0], value_scales=scales[1], sinks=np.full(4, np.log(50), np.float32)
+    )
+    one.synchronize()
+    expected = np.broadcast_to(v.mean(0) / 2, out.numpy().shape)
+    np.testing.assert_allclose(out.numpy().astype(np.float64), expected, atol=0.03)
     with pytest.raises(sy.InvalidArgument, match="keys has dtype bfloat16; it must be float8_e4m3fn or uint8"):
         attention.run(q, *(of.astype(BF16) for of in codes), key_scales=scales[0], value_scales=scales[1])
     with pytest.raises(sy.InvalidArgument, match="key_scales is null; kv_format is fp8"):

@@ -147,6 +147,35 @@ TEST_P(Fp8AttentionTest, AScaleOfZeroMeansKeysOfZero) {
   EXPECT_EQ(compare(rank(), attention_case, 2), "");
 }
 
+TEST_P(Fp8AttentionTest, ScoresMayBeCappedAndHaveSinks) {
+  for (const int head_dim : sweep({64, 128, 256}))
+    for (const float soft_cap : {0.0f, 2.0f})
+      for (const bool causal : {false, true}) {
+        AttentionCase attention_case = fp8_case(head_dim);
+        attention_case.query_lens = {40, 20};
+        attention_case.key_lens = {130, 0};
+        attention_case.causal = causal;
+        attention_case.scale = 0.4f;
+        attention_case.soft_cap = soft_cap;
+        attention_case.has_sinks = soft_cap == 0 || causal;
+        attention_case.num_blocks = 4;
+        const std::string name = "head_dim " + std::to_string(head_dim) + ", cap " +
+                                 std::to_string(soft_cap) + (causal ? ", causal" : ", full");
+        EXPECT_EQ(compare(rank(), attention_case), "") << name;
+        attention_case.query_lens = {1, 2};
+        attention_case.key_lens = {1100, 30};
+        attention_case.num_blocks = 8;
+        EXPECT_GT(must(AttentionHarness::create(rank(), attention_case))->choice().num_splits, 1u);
+        EXPECT_EQ(compare(rank(), attention_case, 2), "") << name << ", decoding";
+        attention_case.has_empty_head = true;
+        EXPECT_EQ(compare(rank(), attention_case), "") << name << ", a head of zeros";
+      }
+  AttentionCase among_nans = fp8_case(128);
+  among_nans.soft_cap = 1;
+  among_nans.has_sinks = true;
+  EXPECT_EQ(compare_among_nans(rank(), among_nans), "");
+}
+
 TEST_P(Fp8AttentionTest, NothingToDoIsDone) {
   AttentionCase attention_case = fp8_case(128);
   EXPECT_EQ(compare(rank(), attention_case, 2), "");
@@ -169,7 +198,8 @@ TEST_P(Fp8AttentionTest, BadShapesAndTensorsAreRefusedByName) {
   EXPECT_EQ(refusal([](AttentionShape&) {}), "");
   EXPECT_EQ(refusal([](AttentionShape& s) { s.max_query_len = s.num_query_rows = 17; }), "");
   EXPECT_EQ(refusal([](AttentionShape& s) { s.candidate = 1; }).rfind("candidate is 1", 0), 0u);
-  EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = 1; }).rfind("soft_cap is 1", 0), 0u);
+  EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = 1; }), "");
+  EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = -1; }).rfind("soft_cap is -1", 0), 0u);
   EXPECT_EQ(
       refusal([](AttentionShape& s) { s.kv_format = static_cast<KvFormat>(7); }).rfind("kv_format is 7", 0),
       0u);
@@ -186,7 +216,6 @@ TEST_P(Fp8AttentionTest, BadShapesAndTensorsAreRefusedByName) {
   EXPECT_EQ(refused([](AttentionTensors& t) { t.value_codes += 1; }).rfind("value_codes is not", 0), 0u);
   EXPECT_EQ(refused([](AttentionTensors& t) { t.value_scales = nullptr; }).rfind("value_scales is null", 0),
             0u);
-  EXPECT_EQ(refused([](AttentionTensors& t) { t.sinks = t.lse; }).rfind("sinks is given", 0), 0u);
 }
 
 // Many interleavings of the roles, on a memory that keeps what no barrier made it give.

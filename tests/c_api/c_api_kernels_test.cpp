@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -109,10 +110,6 @@ TEST_F(CApiKernels, AttentionOverCodesAndLatents) {
   expect_error(switchyard_attention_create(world_, 0, &shape, &attention), SWITCHYARD_INVALID_ARGUMENT,
                "kv_format is 2");
   shape.kv_format = SWITCHYARD_KV_FP8;
-  shape.soft_cap = 1;
-  expect_error(switchyard_attention_create(world_, 0, &shape, &attention), SWITCHYARD_INVALID_ARGUMENT,
-               "soft_cap is 1");
-  shape.soft_cap = 0;
   switchyard_attention_tensors tensors{};
   tensors.size = sizeof(tensors);
   tensors.queries = upload(std::vector<uint16_t>(kRows * kColumns, kOne));
@@ -127,6 +124,12 @@ TEST_F(CApiKernels, AttentionOverCodesAndLatents) {
   tensors.output = output_ = upload(std::vector<uint16_t>(kRows * kColumns));
   run_attention(shape, tensors);
   expect_all(output_, kRows * kColumns, kThree);
+  // Scores of 8 become 4 tanh(8 / 4); the sink has as much weight as all keys together.
+  shape.soft_cap = 4;
+  const float capped_score = 4 * std::tanh(2.0f), log_of_16 = 2.7725887f;
+  tensors.sinks = upload(std::vector<float>{capped_score + log_of_16});
+  run_attention(shape, tensors);
+  expect_all(output_, kRows * kColumns, 0x3fc0);  // 1.5
 
   constexpr size_t kLatent = 576, kValues = 512;
   switchyard_attention_shape latents = attention_shape(kLatent);

@@ -30,7 +30,8 @@ TEST_F(CliAttention, AttendTakesEveryKindOfBatch) {
         "--seq-lens 80,30 --scheduler tile --order rotate --ctas 1",
         "--seq-lens 80,1 --kv-lens 90,600 --sinks --soft-cap 1.5",
         "--seq-lens 2,1 --kv-lens 40,300 --kv-format fp8 --causal",
-        "--seq-lens 17,0,70 --kv-lens 40,300,50 --kv-format fp8 --causal"}) {
+        "--seq-lens 17,0,70 --kv-lens 40,300,50 --kv-format fp8 --causal",
+        "--seq-lens 20,1 --kv-lens 30,600 --kv-format fp8 --sinks --soft-cap 1.5"}) {
     const Outcome outcome = run(kSmall + batch);
     EXPECT_EQ(outcome.exit_code, 0) << batch << "\n" << outcome.out << outcome.err;
   }
@@ -65,6 +66,8 @@ TEST_F(CliAttention, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused(kSmall + "--page-size 24", {"--page-size"});
   expect_refused("attend --target host --mla --head-dim 64", {"--mla", "--head-dim"});
   expect_refused("attend --target host --mla --kv-format fp8 --batch 1 --seq 17", {"--kv-format", "--mla"});
+  expect_refused("attend --target host --mla --batch 1 --seq 17 --soft-cap 3", {"--soft-cap", "--mla"});
+  expect_refused("attend --target host --mla --batch 1 --seq 17 --sinks", {"--sinks", "--mla"});
   expect_refused(kSmall + "--kv-lens 1,2,3", {"--kv-lens", "3 values given for 2 sequences"});
   expect_refused(kSmall + "--scheduler best", {"--scheduler"});
   expect_refused(kSmall + "--seq-lens 5 --batch 2", {"--seq-lens", "--batch"});

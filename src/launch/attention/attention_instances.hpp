@@ -19,6 +19,6 @@ KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(adjusted_128)();
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(256)();
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(adjusted_256)();
 AttentionKernel SWITCHYARD_ATTENTION_KERNELS(mla)();
-AttentionKernel SWITCHYARD_ATTENTION_KERNELS(fp8)(int head_dim);
+AttentionKernel SWITCHYARD_ATTENTION_KERNELS(fp8)(ScoreKind scores, int head_dim);
 
 }  // namespace switchyard

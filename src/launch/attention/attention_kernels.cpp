@@ -36,7 +36,9 @@ AttentionKernels make_table() {
   adjusted[1] = SWITCHYARD_ATTENTION_KERNELS(adjusted_128)();
   adjusted[2] = SWITCHYARD_ATTENTION_KERNELS(adjusted_256)();
   table.mla = SWITCHYARD_ATTENTION_KERNELS(mla)();
-  for (int i = 0; i < 3; ++i) table.fp8[i] = SWITCHYARD_ATTENTION_KERNELS(fp8)(64 << i);
+  for (const ScoreKind scores : {ScoreKind::kPlain, ScoreKind::kAdjusted})
+    for (int i = 0; i < 3; ++i)
+      table.fp8[static_cast<int>(scores)][i] = SWITCHYARD_ATTENTION_KERNELS(fp8)(scores, 64 << i);
   table.plan_tiles = &launch_plan_tiles;
   table.load = &load_small_kernels;
   table.l2_bytes = &bytes_of_l2;

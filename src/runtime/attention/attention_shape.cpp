@@ -94,8 +94,6 @@ Status check_codes(const AttentionShape& shape) {
     return invalid_argument("kv_format is %d; it must be one of KvFormat", static_cast<int>(shape.kv_format));
   if (shape.value_dim != 0)
     return invalid_argument("kv_format is fp8; it must be bf16 with value_dim %d", shape.value_dim);
-  if (shape.soft_cap > 0)
-    return invalid_argument("soft_cap is %g; it must be 0 with kv_format fp8", shape.soft_cap);
   return shape.own_kernels == nullptr
              ? Status()
              : invalid_argument("own_kernels is given; it must be null with kv_format fp8");
@@ -152,8 +150,6 @@ Status check_attention_tensors(const AttentionShape& shape, const AttentionTenso
   if (has_codes && (tensors.key_scales == nullptr || tensors.value_scales == nullptr))
     return invalid_argument("%s is null; kv_format is fp8",
                             tensors.key_scales == nullptr ? "key_scales" : "value_scales");
-  if (has_codes && tensors.sinks != nullptr)
-    return invalid_argument("sinks is given; it must be null with kv_format fp8");
   if (shape.value_dim != 0 && tensors.values != nullptr)
     return invalid_argument(
         "values is given; it must be null with value_dim: values are columns of the keys");

@@ -40,8 +40,8 @@ struct OwnAttentionKernels {
 
 struct AttentionKernels {
   KernelsOfHeadDim by_head_dim[2][3];  // [ScoreKind][64, 128, 256]
-  AttentionKernel mla;                 // decodes, and does not adjust scores
-  AttentionKernel fp8[3];              // likewise, [64, 128, 256]
+  AttentionKernel mla;                 // does not adjust scores
+  AttentionKernel fp8[2][3];           // [ScoreKind][64, 128, 256]
   LaunchFunction<PlanTilesParams> plan_tiles;
   Status (*load)();        // the last one
   uint64_t (*l2_bytes)();  // of the current device
@@ -50,7 +50,7 @@ struct AttentionKernels {
                             int candidate) const {
     if (head_dim == kLatentDim) return mla;
     const int dim_idx = head_dim == 64 ? 0 : head_dim == 128 ? 1 : 2;
-    if (format == KvFormat::kFP8) return fp8[dim_idx];
+    if (format == KvFormat::kFP8) return fp8[static_cast<int>(scores)][dim_idx];
     return by_head_dim[static_cast<int>(scores)][dim_idx].kernels[static_cast<int>(kind)][candidate];
   }
 };

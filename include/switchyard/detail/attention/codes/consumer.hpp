@@ -59,7 +59,7 @@ class CodeConsumer : private TileConsumer<Config, AttentionShared<Config>> {
     const int num_rows = num_tokens * static_cast<int>(settings_.heads_per_tile);
     num_row_groups_ = num_rows <= kRows ? 1 : num_rows <= 2 * kRows ? 2 : 4;
     math_.begin(shared_.queries[stage], first_row(), num_rows,
-                settings_.scale_log2 * settings_.key_scales[tile(&AttentionTile::kv_head)]);
+                settings_.key_scales[tile(&AttentionTile::kv_head)], settings_);
     give_back(shared_.queries_empty[stage]);
     return true;
   }
@@ -89,6 +89,8 @@ class CodeConsumer : private TileConsumer<Config, AttentionShared<Config>> {
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     math_.score(shared_.keys[keys_.stage()], first_key);
     if (piece + kNumWarps / num_row_groups_ >= kPieces) give_back(shared_.keys_empty[keys_.stage()]);
+    if constexpr (Config::kAdjustsScores)  // before masks: a masked score stays minus infinity
+      if (settings_.cap_factor > 0) math_.cap_scores();
     if constexpr (kIsMasked)
       math_.mask([&](int row) { return this->first_of_keys(row, block) - first_key; },
                  [&](int row) { return this->end_of_keys(row, block) - first_key; });
@@ -117,11 +119,14 @@ class CodeConsumer : private TileConsumer<Config, AttentionShared<Config>> {
     if (key_group() == 0) {
       const int64_t first = is_partial ? this->first_of_split() : 0;
       float* lse = is_partial ? settings_.partial_lse + first : settings_.lse;
+      // Of several splits only their sum has the sink.
+      const bool has_sinks = this->has_sinks() && !is_partial;
       math_.finish(
           [&](int row, float value) {
             if (lse == nullptr) return;
             if (float* place = this->template place_of<1>(lse, rows, row)) target::st(place, value);
           },
+          [&](int row) { return has_sinks ? this->sink_of(rows, row) : Base::kNoSink; },
           settings_.value_scales[tile(&AttentionTile::kv_head)]);
       if (is_partial)
         math_.store_floats([&](int row) {

@@ -14,9 +14,12 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 template <typename Config>
 class WarpMath {
  public:
-  void begin(const unsigned char* queries, int first_row, int num_rows, float scale_log2) {
+  void begin(const unsigned char* queries, int first_row, int num_rows, float key_scale,
+             const AttentionSettings& settings) {
     first_row_ = first_row;
-    scale_ = std::max(scale_log2, kLeastScale);
+    cap_factor_ = settings.cap_factor * key_scale;
+    scale_ = std::max(settings.cap_factor > 0 ? settings.scale_log2 : settings.scale_log2 * key_scale,
+                      kLeastScale);
     row_max_ = kMinusInfinity;
     row_sum_ = 0;
     for (float& output : outputs_) output = 0;
@@ -35,8 +38,13 @@ class WarpMath {
       float columns[kDim];
       load(keys, first_key + key, columns);
       scores_[key] = 0;
-      for (int i = 0; i < kDim; i += 8) scores_[key] = add_products<8>(scores_[key], queries_ + i, columns + i);
+      for (int i = 0; i < kDim; i += 8)
+        scores_[key] = add_products<8>(scores_[key], queries_ + i, columns + i);
     }
+  }
+  void cap_scores() {
+    if (!has_row()) return;
+    for (float& score : scores_) score = 1 - 2 / (1 + std::exp2(score * cap_factor_));
   }
   template <typename FirstOf, typename EndOf>
   void mask(FirstOf first_of, EndOf end_of) {
@@ -81,12 +89,15 @@ class WarpMath {
     for (int i = 0; i < kDim; ++i) outputs_[i] += target::ld(place + i) * factor;
   }
 
-  template <typename StoreLse>
-  void finish(StoreLse store_lse, float value_scale) {
+  template <typename StoreLse, typename SinkOf>
+  void finish(StoreLse store_lse, SinkOf sink_of, float value_scale) {
     if (!has_row()) return;
     constexpr float kLn2 = 0.69314718055994531f;
-    store_lse(row(), row_sum_ == 0 ? kMinusInfinity : (row_max_ * scale_ + std::log2(row_sum_)) * kLn2);
-    for (float& output : outputs_) output = row_sum_ == 0 ? 0.0f : output / row_sum_ * value_scale;
+    const float max = row_max_ * scale_, sink = sink_of(row()) / kLn2;
+    const float top = std::max(max, sink) == kMinusInfinity ? 0.0f : std::max(max, sink);
+    const float shrink = std::exp2(max - top), sum = row_sum_ * shrink + std::exp2(sink - top);
+    store_lse(row(), sum == 0 ? kMinusInfinity : (top + std::log2(sum)) * kLn2);
+    for (float& output : outputs_) output = sum == 0 ? 0.0f : output * shrink / sum * value_scale;
   }
   template <typename AddressOf>
   void store_rows_of(AddressOf address_of) const {
@@ -111,9 +122,8 @@ class WarpMath {
   }
   static void load(const unsigned char* codes, int key, float (&columns)[kDim]) {
     for (int i = 0; i < kDim; i += 16) {
-      const Vec16 loaded =
-          target::ld_16(codes + (i / kPanelRowBytes * Config::kTileKeys + key) * kPanelRowBytes +
-                        i % kPanelRowBytes);
+      const Vec16 loaded = target::ld_16(
+          codes + (i / kPanelRowBytes * Config::kTileKeys + key) * kPanelRowBytes + i % kPanelRowBytes);
       for (int j = 0; j < 16; j += 2)
         target::from_e4m3x2(static_cast<uint16_t>(loaded.words[j / 4] >> j % 4 * 8), columns[i + j],
                             columns[i + j + 1]);
@@ -128,7 +138,7 @@ class WarpMath {
   }
 
   int first_row_ = 0;
-  float scale_ = 0, row_max_ = 0, row_sum_ = 0;
+  float scale_ = 0, cap_factor_ = 0, row_max_ = 0, row_sum_ = 0;
   float queries_[kDim];
   float scores_[kKeysOfWarp];
   float outputs_[kDim];

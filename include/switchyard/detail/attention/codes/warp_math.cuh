@@ -15,14 +15,22 @@ template <typename Config>
 class WarpMath {
  public:
   // Takes 16 rows of a tile's queries, from first_row on; rows from num_rows on are 0. A row is multiplied by
-  // a power of two, so that all of it is within the range of fp16, which scale_log2, that of scores, makes up
-  // for.
-  SWITCHYARD_DEVICE void begin(const unsigned char* queries, int first_row, int num_rows, float scale_log2) {
+  // a power of two, so that all of it is within the range of fp16. The scale of scores makes up for that, or
+  // the factor of a soft cap, and contains key_scale, that of the codes.
+  SWITCHYARD_DEVICE void begin(const unsigned char* queries, int first_row, int num_rows, float key_scale,
+                               const AttentionSettings& settings) {
     first_row_ = first_row;
+    const float scale_of_codes = settings.scale_log2 * key_scale;
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) {
       load_queries(queries, half, row(half) < num_rows);
-      scale_[half] = fmaxf(fit_queries(half) * scale_log2, kLeastScale);
+      const float fit = fit_queries(half);
+      scale_[half] = fit * scale_of_codes;
+      if constexpr (Config::kAdjustsScores) {
+        cap_factor_[half] = fit * (settings.cap_factor * key_scale);
+        if (settings.cap_factor > 0) scale_[half] = settings.scale_log2;  // of the cap
+      }
+      scale_[half] = fmaxf(scale_[half], kLeastScale);
       row_max_[half] = kMinusInfinity;
       row_sum_[half] = 0;
     }
@@ -63,6 +71,18 @@ class WarpMath {
     }
   }
 
+  // Turns each score into 1 - 2 / (1 + 2^(factor * score)): the hyperbolic tangent of a multiple of it.
+  SWITCHYARD_DEVICE void cap_scores() {
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      SWITCHYARD_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const float power = target::exp2_approx(scores_[i][j] * cap_factor_[j / 2]);
+        scores_[i][j] = target::multiply_add(-2.0f, target::reciprocal_approx(1.0f + power), 1.0f);
+      }
+    }
+  }
+
   // Masks the scores of keys before first_of(row) and from end_of(row) on, both counted from the first of the
   // 16.
   template <typename FirstOf, typename EndOf>
@@ -84,8 +104,8 @@ class WarpMath {
     float max[kRowsPerThread];
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half)
-      max[half] = fmaxf(fmaxf(score_of(half, 0), score_of(half, 1)),
-                        fmaxf(score_of(half, 2), score_of(half, 3)));
+      max[half] =
+          fmaxf(fmaxf(score_of(half, 0), score_of(half, 1)), fmaxf(score_of(half, 2), score_of(half, 3)));
     if (target::ballot(max[0] > row_max_[0] || max[1] > row_max_[1]) != 0) raise(max);
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) {
@@ -102,16 +122,15 @@ class WarpMath {
   template <bool kIsMasked>
   SWITCHYARD_DEVICE void sum(const unsigned char* values, int first_key, int num_keys) {
     const int lane = target::lane_idx();
-    const uint32_t weights[4] = {target::pack_f16x2(scores_[0][0], scores_[0][1]),
-                                 target::pack_f16x2(scores_[0][2], scores_[0][3]),
-                                 target::pack_f16x2(scores_[1][0], scores_[1][1]),
-                                 target::pack_f16x2(scores_[1][2], scores_[1][3])};
+    const uint32_t weights[4] = {
+        target::pack_f16x2(scores_[0][0], scores_[0][1]), target::pack_f16x2(scores_[0][2], scores_[0][3]),
+        target::pack_f16x2(scores_[1][0], scores_[1][1]), target::pack_f16x2(scores_[1][2], scores_[1][3])};
     SWITCHYARD_UNROLL
     for (int unit = 0; unit < kUnits; unit += 2) {
       // Words 0 and 1 are the codes of columns 2g and 2g + 1 of two keys each, of the first and of the last
       // eight keys; words 2 and 3 are those of the next 16 columns.
-      Vec16 codes = target::load_matrices_transposed(
-          place_of(values, first_key + lane % 16, unit + lane / 16));
+      Vec16 codes =
+          target::load_matrices_transposed(place_of(values, first_key + lane % 16, unit + lane / 16));
       SWITCHYARD_UNROLL
       for (int i = 0; i < 4; ++i) {
         uint32_t& word = codes.words[i];
@@ -132,7 +151,8 @@ class WarpMath {
   SWITCHYARD_DEVICE void store_sums(unsigned char* slot) const {
     unsigned char* place = slot + target::lane_idx() * sizeof(Vec16);
     SWITCHYARD_UNROLL
-    for (int i = 0; i < kNumColumnTiles; ++i, place += kWarpSize * sizeof(Vec16)) st_floats(place, outputs_[i]);
+    for (int i = 0; i < kNumColumnTiles; ++i, place += kWarpSize * sizeof(Vec16))
+      st_floats(place, outputs_[i]);
     st_floats(place, {row_max_[0], row_max_[1], row_sum_[0], row_sum_[1]});
   }
   SWITCHYARD_DEVICE void merge(const unsigned char* slot) {
@@ -153,21 +173,31 @@ class WarpMath {
       float sums[4];
       ld_floats(place, sums);
       SWITCHYARD_UNROLL
-      for (int j = 0; j < 4; ++j)
-        outputs_[i][j] = outputs_[i][j] * mine[j / 2] + sums[j] * theirs[j / 2];
+      for (int j = 0; j < 4; ++j) outputs_[i][j] = outputs_[i][j] * mine[j / 2] + sums[j] * theirs[j / 2];
     }
   }
 
   // Divides by the sum of the weights and multiplies by value_scale; store_lse(row, value) is called by one
-  // thread of each row.
-  template <typename StoreLse>
-  SWITCHYARD_DEVICE void finish(StoreLse store_lse, float value_scale) {
+  // thread of each row. sink_of(row) is one more score, without a value, if the kernel adjusts scores; minus
+  // infinity: there is none.
+  template <typename StoreLse, typename SinkOf>
+  SWITCHYARD_DEVICE void finish(StoreLse store_lse, [[maybe_unused]] SinkOf sink_of, float value_scale) {
     float factor[kRowsPerThread];
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) {
       float sum = row_sum_[half];
       sum += target::shuffle_xor(sum, 1);
       sum += target::shuffle_xor(sum, 2);
+      if constexpr (Config::kAdjustsScores) {
+        const float max = row_max_[half] * scale_[half], sink = sink_of(row(half)) * kLog2E;
+        const float top = fmaxf(max, sink) == kMinusInfinity ? 0.0f : fmaxf(max, sink);
+        const float shrink = target::exp2_approx(max - top);
+        sum = target::multiply_add(sum, shrink, target::exp2_approx(sink - top));
+        factor[half] = sum == 0 ? 0.0f : target::divide(shrink, sum) * value_scale;
+        if (target::lane_idx() % 4 == 0)
+          store_lse(row(half), sum == 0 ? kMinusInfinity : (top + target::log2_approx(sum)) * kLn2);
+        continue;
+      }
       factor[half] = sum == 0 ? 0.0f : target::reciprocal_approx(sum) * value_scale;
       if (target::lane_idx() % 4 == 0)
         store_lse(row(half), sum == 0 ? kMinusInfinity
@@ -191,8 +221,7 @@ class WarpMath {
   }
   template <typename AddressOf>
   SWITCHYARD_DEVICE void store_floats(AddressOf address_of) const {
-    for_columns(address_of,
-                [](float* place, const float(&columns)[4]) { st_floats(place, columns); });
+    for_columns(address_of, [](float* place, const float(&columns)[4]) { st_floats(place, columns); });
   }
 
  private:
@@ -201,7 +230,7 @@ class WarpMath {
   static constexpr int kLoadsOfRow = kUnits / 4;        // four lanes load a key's row
   static constexpr int kNumColumnTiles = Config::kHeadDim / 8;
   static constexpr float kMinusInfinity = -__builtin_huge_valf();
-  static constexpr float kLn2 = 0.69314718055994531f;
+  static constexpr float kLn2 = 0.69314718055994531f, kLog2E = 1.4426950408889634f;
   // 0 x -inf, of a masked score, would be NaN. A head whose codes are all 0 may have a scale of 0.
   static constexpr float kLeastScale = 1e-37f;
 
@@ -311,12 +340,13 @@ class WarpMath {
   }
 
   int first_row_ = 0;
-  float scale_[kRowsPerThread];  // of a row's scores
+  float scale_[kRowsPerThread];       // of a row's scores, which with a soft cap are tangents
+  float cap_factor_[kRowsPerThread];  // of a kernel that adjusts scores
   float row_max_[kRowsPerThread];
-  float row_sum_[kRowsPerThread];       // of this thread's keys
+  float row_sum_[kRowsPerThread];         // of this thread's keys
   uint32_t queries_[4 * kLoadsOfRow][4];  // as the products take them
-  float scores_[2][4];                  // of eight keys each
-  float outputs_[kNumColumnTiles][4];        // even columns of 16, then odd ones
+  float scores_[2][4];                    // of eight keys each
+  float outputs_[kNumColumnTiles][4];     // even columns of 16, then odd ones
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET
