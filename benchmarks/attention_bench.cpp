@@ -6,6 +6,7 @@
 #include <random>
 
 #include "limits.hpp"
+#include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
 
@@ -130,8 +131,8 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
                               .timing = timing.value(),
                               .flops = attention_case.flops(),
                               .kv_bytes = attention_case.key_value_bytes()};
-  if (result.choice.kind == AttentionKind::kDecode) {
-    const Result<Timing> read = time_launches([&] { return enqueue_read(result.kv_bytes); }, num_replays);
+  if (shape.max_query_len <= kAttentionLimits.max_decode_tokens) {
+    const Result<Timing> read = time_launches([&] { return enqueue_read(result); }, num_replays);
     if (!read.ok()) return read.status();
     result.read_us = read.value().median_us;
   }
@@ -159,11 +160,13 @@ Result<Timing> AttentionBench::time_launches(const std::function<Status()>& enqu
   return samples.value().front().summarize(0);
 }
 
-Status AttentionBench::enqueue_read(uint64_t kv_bytes) {
+Status AttentionBench::enqueue_read(const AttentionBenchResult& result) {
+  const bool has_codes = result.bench_case.attention_case.kv_format == KvFormat::kFP8;
   const uint32_t num_blocks = static_cast<uint32_t>(device_of(rank_).num_multiprocessors());
   return rank_.launch(benchmarks::limit_kernels(world_.target()).read,
                       {.num_blocks = num_blocks, .num_threads = kWarpSize, .programmatic_dependent = true},
-                      {{keys_.data(), values_.data()}, kv_bytes / 2});
+                      {{(has_codes ? key_codes_ : keys_).data(), (has_codes ? value_codes_ : values_).data()},
+                       result.kv_bytes / 2});
 }
 
 std::vector<int32_t> AttentionBench::page_table_of(const AttentionCase& attention_case) {
@@ -235,10 +238,37 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
   return reference::compare_attention(batch, output.value(), lse.value(), stride);
 }
 
-// Few and many sequences; then, of many, such as differ in length, pages, and several queries; and all of it
-// with keys and values of fp8.
+// As many tokens in sequences of each length, full and causal; and a ragged batch, in the best order and as
+// its sequences lie.
+void add_prefill_cases(const std::vector<int>& head_dims, const AttentionBenchSweep& sweep,
+                       std::vector<AttentionBenchCase>& cases) {
+  const int width = sweep.is_small ? 256 : 2048;  // heads times head dimension
+  for (const int head_dim : head_dims)
+    for (const bool causal : {false, true})
+      for (const int length : sweep.lengths)
+        cases.push_back({causal ? "causal" : "full",
+                         std::to_string(length),
+                         {.query_lens = std::vector<int>(
+                              static_cast<size_t>(std::max(1, sweep.num_tokens / length)), length),
+                          .num_heads = width / head_dim,
+                          .num_kv_heads = width / head_dim,
+                          .head_dim = head_dim,
+                          .causal = causal,
+                          .is_dense = true}});
+  AttentionCase ragged{
+      .query_lens = sweep.is_small ? ragged_lengths(6, 16, 128) : ragged_lengths(64, 128, 8192),
+      .num_heads = sweep.is_small ? 2 : 16,
+      .num_kv_heads = sweep.is_small ? 2 : 16,
+      .head_dim = 128,
+      .causal = true};
+  cases.push_back({"ragged", "lpt queue", ragged});
+  ragged.scheduler = TileSchedulerKind::kTile;
+  ragged.order = MHASchedule::DEFAULT;
+  cases.push_back({"ragged", "static", ragged});
+}
+
+// Few and many sequences; then, of many, such as differ in length, pages, and several queries.
 void add_decode_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
-  const size_t first = cases.size();
   const int batch = is_small ? 4 : 64, num_keys = is_small ? 256 : 4096;
   const auto with = [&](int of_batch, int of_keys) {
     return AttentionCase{.query_lens = std::vector<int>(static_cast<size_t>(of_batch), 1),
@@ -269,16 +299,9 @@ void add_decode_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
     several.causal = true;
     cases.push_back({"decode", std::to_string(num_queries) + " queries", several});
   }
-  const size_t num_cases = cases.size();
-  for (size_t i = first; i < num_cases; ++i) {
-    AttentionBenchCase fp8 = cases[i];
-    fp8.label = "fp8 " + fp8.label;
-    fp8.attention_case.kv_format = KvFormat::kFP8;
-    cases.push_back(fp8);
-  }
 }
 
-// Multi-head latent attention: all heads of a model on one GPU, and fewer, over several; few sequences,
+// Decoding of latents: all heads of a model on one GPU, and fewer, over several; few sequences,
 // lengths that differ, pages, and two queries.
 void add_mla_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
   const int batch = is_small ? 2 : 128, num_keys = is_small ? 192 : 4096, all_heads = is_small ? 16 : 128;
@@ -308,33 +331,29 @@ void add_mla_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
   });
 }
 
-std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
-                                                      const std::vector<int>& lengths, bool is_small) {
+AttentionBenchCase with_codes(AttentionBenchCase bench_case) {
+  bench_case.label = "fp8 " + bench_case.label;
+  bench_case.attention_case.kv_format = KvFormat::kFP8;
+  return bench_case;
+}
+
+std::vector<AttentionBenchCase> attention_bench_cases(const AttentionBenchSweep& sweep) {
   std::vector<AttentionBenchCase> cases;
-  const int width = is_small ? 256 : 2048;  // heads times head dimension
-  for (const int head_dim : head_dims)
-    for (const bool causal : {false, true})
-      for (const int length : lengths)
-        cases.push_back(
-            {causal ? "causal" : "full",
-             std::to_string(length),
-             {.query_lens = std::vector<int>(static_cast<size_t>(std::max(1, num_tokens / length)), length),
-              .num_heads = width / head_dim,
-              .num_kv_heads = width / head_dim,
-              .head_dim = head_dim,
-              .causal = causal,
-              .is_dense = true}});
-  AttentionCase ragged{.query_lens = is_small ? ragged_lengths(6, 16, 128) : ragged_lengths(64, 128, 8192),
-                       .num_heads = is_small ? 2 : 16,
-                       .num_kv_heads = is_small ? 2 : 16,
-                       .head_dim = 128,
-                       .causal = true};
-  cases.push_back({"ragged", "lpt queue", ragged});
-  ragged.scheduler = TileSchedulerKind::kTile;
-  ragged.order = MHASchedule::DEFAULT;
-  cases.push_back({"ragged", "static", ragged});
-  add_decode_cases(is_small, cases);
-  add_mla_cases(is_small, cases);
+  if (sweep.keys == AttentionBenchKeys::kLatents) {
+    add_prefill_cases({128}, sweep, cases);  // as many heads as have 128 columns each before absorption
+    for (AttentionBenchCase& bench_case : cases) reference::make_latent(bench_case.attention_case);
+    add_mla_cases(sweep.is_small, cases);
+    return cases;
+  }
+  add_prefill_cases(sweep.head_dims, sweep, cases);
+  const size_t first_of_decode = cases.size();
+  add_decode_cases(sweep.is_small, cases);
+  if (sweep.keys == AttentionBenchKeys::kFP8)
+    std::transform(cases.begin(), cases.end(), cases.begin(), with_codes);
+  if (sweep.keys != AttentionBenchKeys::kTable) return cases;
+  const size_t end_of_decode = cases.size();
+  for (size_t i = first_of_decode; i < end_of_decode; ++i) cases.push_back(with_codes(cases[i]));
+  add_mla_cases(sweep.is_small, cases);
   return cases;
 }
 

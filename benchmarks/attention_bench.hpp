@@ -24,7 +24,7 @@ struct AttentionBenchResult {
   Timing timing{};
   double flops = 0;
   uint64_t kv_bytes = 0;
-  double read_us = 0;  // decoding: of a kernel that only reads the keys and values; else 0
+  double read_us = 0;  // few queries: of a kernel that only reads the keys and values; else 0
   reference::AttentionDifference difference;  // of a few rows of the last sequence:
   int stride = 1;                             // every so many of its rows and heads
 
@@ -61,7 +61,7 @@ class AttentionBench {
   std::vector<bf16> rows_of_last(const reference::AttentionCase& attention_case, int shift) const;
   // Times num_launches of `enqueue` in a graph; the times are those of one launch.
   Result<Timing> time_launches(const std::function<Status()>& enqueue, int num_replays);
-  Status enqueue_read(uint64_t kv_bytes);
+  Status enqueue_read(const AttentionBenchResult& result);
   Result<reference::AttentionDifference> compare(const reference::AttentionCase& attention_case, int stride);
 
   World& world_;
@@ -72,9 +72,23 @@ class AttentionBench {
   Buffer<float> lse_, scales_;
 };
 
+// What the cases attend to.
+enum class AttentionBenchKeys {
+  kTable,    // as the table has it: keys and values in bf16; when decoding in fp8, too, and latents
+  kBF16,     // keys and values in bf16
+  kFP8,      // in fp8
+  kLatents,  // multi-head latent attention
+};
+
 // The shapes of the table: head dimensions and lengths at one number of tokens, full and causal; a ragged
-// batch; decoding; multi-head latent attention.
-std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
-                                                      const std::vector<int>& lengths, bool is_small);
+// batch; decoding, of latents in a group of its own. Latents have one head dimension.
+struct AttentionBenchSweep {
+  AttentionBenchKeys keys = AttentionBenchKeys::kTable;
+  std::vector<int> head_dims;
+  std::vector<int> lengths;
+  int num_tokens = 0;
+  bool is_small = false;  // for the emulator
+};
+std::vector<AttentionBenchCase> attention_bench_cases(const AttentionBenchSweep& sweep);
 
 }  // namespace switchyard::tools

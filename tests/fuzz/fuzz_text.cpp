@@ -328,7 +328,7 @@ const std::string kExamples[] = {
     "command\nattend --seq-lens 70,0,1 --causal --ctas 3",
     "command\nschedule --seq-lens 1000,0,1,300 --heads 4 --kv-heads 2 --tile-overhead 0.5 --ctas 5",
     "command\nbench ep --tokens 1,8 --protocol both --ranks 2",
-    "command\nbench attention --head-dims 64,128 --lengths 32,64 --tokens 64",
+    "command\nbench attention --head-dims 64,128 --lengths 32,64 --tokens 64 --kv-format fp8",
     "command\nbench formats --seed 9",
     "command\nplan --ranks 1,3..12 --tokens 5 --link 0.5 --nic 1e3 --format fp8 --message rank --layout "
     "masked",

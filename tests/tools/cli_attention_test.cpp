@@ -102,6 +102,35 @@ TEST_F(CliAttention, BenchTimesOnlyWhatIsAskedFor) {
   expect_refused("bench attention --target host --only prefill", {"--only", "prefill", "decode"});
 }
 
+TEST_F(CliAttention, BenchTimesTheKeysThatAreAskedFor) {
+  const std::string bench = "bench attention --target host --lengths 32 --tokens 32 --replays 1 ";
+  for (const std::string format : {"bf16", "fp8"}) {
+    const Outcome outcome = run(bench + "--json - --kv-format " + format);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const json report = read_json(outcome.out);
+    ASSERT_EQ(report.at("results").size(), 12u) << format;  // full, causal, two ragged, eight decoding
+    for (const json& result : report.at("results")) {
+      EXPECT_EQ(result.at("kv_format"), format);
+      EXPECT_NE(result.at("group"), "mla");
+      EXPECT_TRUE(result.at("verified").get<bool>());
+      EXPECT_EQ(result.at("read_terabytes_per_second") > 0, result.at("group") == "decode");
+    }
+  }
+  const json report = read_json(run(bench + "--json - --mla").out);
+  ASSERT_EQ(report.at("results").size(), 12u);
+  for (const json& result : report.at("results")) {
+    EXPECT_EQ(result.at("head_dim"), 576);
+    EXPECT_NE(result.at("group"), "decode");
+    EXPECT_TRUE(result.at("verified").get<bool>());
+    EXPECT_EQ(result.at("read_terabytes_per_second") > 0, result.at("group") == "mla");
+  }
+  expect_refused(bench + "--mla --only decode", {"--only", "decode", "--mla"});
+  expect_refused(bench + "--kv-format fp8 --only mla", {"--only", "mla", "--kv-format"});
+  expect_refused(bench + "--mla --kv-format fp8", {"--mla", "--kv-format"});
+  expect_refused(bench + "--mla --head-dims 64", {"--mla", "--head-dims"});
+  expect_refused(bench + "--kv-format fp4", {"--kv-format", "fp4", "bf16, fp8"});
+}
+
 TEST_F(CliAttention, BenchTunesOverAllKernelsOfAShape) {
   const std::string tune = "bench attention --target host --head-dims 128 --lengths 32 --tokens 32 --tune ";
   const Outcome outcome = run(tune + "--only full --replays 1");
@@ -110,13 +139,25 @@ TEST_F(CliAttention, BenchTunesOverAllKernelsOfAShape) {
   EXPECT_NE(outcome.out.find("128 full: 128x176"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("; fastest"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("; chosen"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("this machine would choose: 128 full: 128x1"), std::string::npos) << outcome.out;
   const json report = read_json(run(tune + "--replays 1 --json -").out);
   for (const json& result : report.at("results")) {
     EXPECT_TRUE(result.at("verified").get<bool>());
     EXPECT_NE(result.at("group"), "decode");
     EXPECT_EQ(result.at("kernel").get<std::string>().substr(0, 4), "128 ");
   }
-  expect_refused(tune + "--only decode", {"--tune", "--only decode"});
+  // Of a short sequence the first kernel is chosen, whichever is the fastest.
+  const json &first = report.at("results").at(0), &second = report.at("results").at(1);
+  EXPECT_EQ(first.at("candidate"), 0);
+  EXPECT_EQ(second.at("candidate"), 1);
+  EXPECT_TRUE(first.at("chosen").get<bool>());
+  EXPECT_FALSE(second.at("chosen").get<bool>());
+  EXPECT_EQ(first.at("fastest").get<bool>(), first.at("median_us") <= second.at("median_us"));
+  for (const char* nothing : {"--only decode", "--only mla"})
+    expect_refused(tune + nothing, {"--tune", "nothing is left"});
+  for (const char* nothing : {"--mla", "--kv-format fp8", "--only full --lengths 8"})
+    expect_refused("bench attention --target host --tune " + std::string(nothing),
+                   {"--tune", "nothing is left"});
 }
 
 TEST_F(CliAttention, ScheduleMeasuresWhatItPredicts) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iterator>
 #include <memory>
+#include <span>
 
 #include "benchmarks/attention_bench.hpp"
 #include "commands/commands.hpp"
@@ -15,9 +16,8 @@ namespace switchyard::tools {
 namespace {
 
 struct BenchOptions : ReplayOptions {
-  std::vector<int> head_dims;
-  std::vector<int> lengths;
-  int num_tokens = 0;
+  AttentionBenchSweep sweep;
+  bool is_mla = false;
   std::string only = "all";
   bool tunes = false;
   std::string inputs;
@@ -31,16 +31,16 @@ using BenchReport = ReplayReport<AttentionBenchResult>;
 
 Status finish_options(BenchOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(resolve_target_option(options.target));
-  set_default(options.head_dims, options.target, {64}, {128, 64, 256});
-  set_default(options.lengths, options.target, {64, 256}, {512, 1024, 2048, 4096, 8192, 16384});
-  set_default(options.num_tokens, options.target, 256, 16384);
+  AttentionBenchSweep& sweep = options.sweep;
+  if (options.is_mla) sweep.keys = AttentionBenchKeys::kLatents;
+  sweep.is_small = options.target == "host";
+  set_default(sweep.head_dims, options.target, {64}, {128, 64, 256});
+  set_default(sweep.lengths, options.target, {64, 256}, {512, 1024, 2048, 4096, 8192, 16384});
+  set_default(sweep.num_tokens, options.target, 256, 16384);
   set_default(options.num_replays, options.target, 2, 10);
-  for (const int head_dim : options.head_dims)
+  for (const int head_dim : sweep.head_dims)
     if (head_dim != 64 && head_dim != 128 && head_dim != 256)
       return invalid_argument("--head-dims: %d must be 64, 128 or 256", head_dim);
-  if (options.tunes && (options.only == "decode" || options.only == "mla"))
-    return invalid_argument("--tune: --only %s leaves nothing; each shape of decoding has one kernel",
-                            options.only.c_str());
   return check_output_names({{"--json", options.json}, {"--inputs", options.inputs}});
 }
 
@@ -49,8 +49,8 @@ std::vector<AttentionBenchCase> cases_of_candidates(const std::vector<AttentionB
   std::vector<AttentionBenchCase> candidates;
   for (const AttentionBenchCase& bench_case : cases) {
     const AttentionShape shape = bench_case.attention_case.shape();
-    const AttentionKind kind =
-        kind_of_attention(shape.head_dim, shape.max_query_len, shape.max_key_len, shape.causal);
+    const AttentionKind kind = kind_of_attention(shape.head_dim, shape.max_query_len, shape.max_key_len,
+                                                 shape.causal, shape.kv_format);
     if (kind == AttentionKind::kDecode) continue;
     for (int candidate = 0; candidate < num_candidates(shape.head_dim, kind); ++candidate) {
       candidates.push_back(bench_case);
@@ -60,13 +60,23 @@ std::vector<AttentionBenchCase> cases_of_candidates(const std::vector<AttentionB
   return candidates;
 }
 
+Status check_something_is_left(const BenchOptions& options, const std::vector<AttentionBenchCase>& cases) {
+  if (!cases.empty()) return Status();
+  if (options.tunes)
+    return invalid_argument(
+        "--tune: nothing is left to compare; up to %d queries, fp8 keys and latents have one kernel each",
+        kAttentionLimits.max_decode_tokens);
+  return invalid_argument("--only: %s is not among the lines of %s", options.only.c_str(),
+                          options.is_mla ? "--mla" : "--kv-format");
+}
+
 Status measure(const BenchOptions& options, BenchReport& report) {
-  std::vector<AttentionBenchCase> cases =
-      attention_bench_cases(options.head_dims, options.num_tokens, options.lengths, options.target == "host");
+  std::vector<AttentionBenchCase> cases = attention_bench_cases(options.sweep);
   if (options.only != kAllGroups)
     std::erase_if(cases,
                   [&](const AttentionBenchCase& bench_case) { return bench_case.group != options.only; });
   if (options.tunes) cases = cases_of_candidates(cases);
+  SWITCHYARD_RETURN_IF_ERROR(check_something_is_left(options, cases));
   const auto label_of = [](const AttentionBenchCase& bench_case) {
     return bench_case.group + ", " + bench_case.label;
   };
@@ -83,27 +93,54 @@ AttentionTuning tuning_of(const AttentionBenchResult& result) {
                           attention_case.kv_format);
 }
 
-// A line for each kernel that could run a shape: which is the fastest here, and which one runs if nobody
-// asks for another.
+bool is_faster(const AttentionBenchResult& a, const AttentionBenchResult& b) {
+  return a.timing.median_us < b.timing.median_us;
+}
+bool is_of_one_shape(const AttentionBenchResult& a, const AttentionBenchResult& b) {
+  return a.bench_case.group == b.bench_case.group && a.bench_case.label == b.bench_case.label &&
+         a.bench_case.attention_case.head_dim == b.bench_case.attention_case.head_dim;
+}
+// Whether no kernel that ran the same shape was faster.
+bool is_fastest(const BenchReport& report, const AttentionBenchResult& result) {
+  return std::none_of(report.results.begin(), report.results.end(), [&](const AttentionBenchResult& other) {
+    return is_of_one_shape(other, result) && is_faster(other, result);
+  });
+}
+// Whether this kernel runs if nobody asks for another.
+bool is_chosen(const AttentionBenchResult& result) {
+  const AttentionShape shape = result.bench_case.attention_case.shape();
+  return result.choice.candidate == choose_candidate(shape.head_dim, result.choice.kind, shape.max_key_len);
+}
+
+// Which of the kernels that ran one shape this machine would choose, and what the library's choice costs.
+void print_conclusion(std::span<const AttentionBenchResult> of_shape) {
+  const auto fastest = std::min_element(of_shape.begin(), of_shape.end(), is_faster);
+  const auto chosen = std::find_if(of_shape.begin(), of_shape.end(), is_chosen);
+  std::printf("         this machine would choose: %s", to_string(tuning_of(*fastest)).c_str());
+  if (of_shape.size() == 1)
+    std::printf("; there is no other\n");
+  else if (fastest == chosen)
+    std::printf("; so does the library\n");
+  else
+    std::printf("; the library's choice takes %.1f%% longer\n",
+                100 * (chosen->timing.median_us / fastest->timing.median_us - 1));
+}
+
+// A line for each kernel that could run a shape, and one for what follows.
 void print_candidates(const BenchReport& report) {
   std::printf("attention kernels on %s: %s, median of %d replays\n\n", to_string(report.target),
               report.device.c_str(), report.num_replays);
   std::printf("kind     shape           TFLOP/s   kernel\n");
-  for (const AttentionBenchResult& result : report.results) {
-    const AttentionBenchCase& bench_case = result.bench_case;
-    const auto is_slower = [&](const AttentionBenchResult& other) {
-      return other.bench_case.group == bench_case.group && other.bench_case.label == bench_case.label &&
-             other.bench_case.attention_case.head_dim == bench_case.attention_case.head_dim &&
-             other.tflops() > result.tflops();
-    };
-    const bool is_fastest = std::none_of(report.results.begin(), report.results.end(), is_slower);
-    AttentionShape shape = bench_case.attention_case.shape();
-    const bool is_chosen =
-        result.choice.candidate == choose_candidate(shape.head_dim, result.choice.kind, shape.max_key_len);
-    std::printf("%-7s  %-14s %8.1f   %s%s%s", bench_case.group.c_str(), bench_case.label.c_str(),
-                result.tflops(), to_string(tuning_of(result)).c_str(), is_fastest ? "; fastest" : "",
-                is_chosen ? "; chosen" : "");
+  const std::span<const AttentionBenchResult> results(report.results);
+  for (size_t first = 0, i = 0; i < results.size(); ++i) {
+    const AttentionBenchResult& result = results[i];
+    std::printf("%-7s  %-14s %8.1f   %s%s%s", result.bench_case.group.c_str(),
+                result.bench_case.label.c_str(), result.tflops(), to_string(tuning_of(result)).c_str(),
+                is_fastest(report, result) ? "; fastest" : "", is_chosen(result) ? "; chosen" : "");
     end_table_line(result.difference.first_bad);
+    if (i + 1 < results.size() && is_of_one_shape(result, results[i + 1])) continue;
+    print_conclusion(results.subspan(first, i + 1 - first));
+    first = i + 1;
   }
 }
 
@@ -125,7 +162,7 @@ void print_table(const BenchOptions& options, const BenchReport& report) {
   }
 }
 
-std::string to_json(const BenchOptions&, const BenchReport& report) {
+std::string to_json(const BenchOptions& options, const BenchReport& report) {
   std::vector<JsonObject> results;
   for (const AttentionBenchResult& result : report.results) {
     const reference::AttentionCase& attention_case = result.bench_case.attention_case;
@@ -147,7 +184,9 @@ std::string to_json(const BenchOptions&, const BenchReport& report) {
         .add("read_terabytes_per_second", result.read_terabytes_per_second())
         .add("scheduler", to_string(result.choice.scheduler))
         .add("kernel", to_string(tuning_of(result)))
-        .add("splits", result.choice.num_splits)
+        .add("candidate", result.choice.candidate);
+    if (options.tunes) json.add("fastest", is_fastest(report, result)).add("chosen", is_chosen(result));
+    json.add("splits", result.choice.num_splits)
         .add("relative_error", result.difference.relative_error)
         .add("error_of_every", result.stride)
         .add("verified", result.is_verified());
@@ -168,17 +207,32 @@ void add_bench_attention_command(Command& bench) {
       "Attention by graph replay: full, causal, ragged, decoding and MLA, with a few rows verified");
   auto options = std::make_shared<BenchOptions>();
   add_target_option(command, options->target);
-  command.add_list("--head-dims", options->head_dims, 64, 256, "Head dimensions [128,64,256; host 64]");
-  command.add_list("--lengths", options->lengths, 1, 1 << 20,
+  AttentionBenchSweep& sweep = options->sweep;
+  const Option head_dims =
+      command.add_list("--head-dims", sweep.head_dims, 64, 256, "Head dimensions [128,64,256; host 64]");
+  command.add_list("--lengths", sweep.lengths, 1, 1 << 20,
                    "Queries of a sequence, a sweep [512,1024,..,16384; host 64,256]");
   command
-      .add_number("--tokens", options->num_tokens, 1, 1 << 24,
+      .add_number("--tokens", sweep.num_tokens, 1, 1 << 24,
                   "Queries of all sequences together [16384; host 256]")
       .hide_default();
+  const Option kv_format =
+      command.add_choice("--kv-format", sweep.keys,
+                         {{"all", AttentionBenchKeys::kTable},
+                          {"bf16", AttentionBenchKeys::kBF16},
+                          {"fp8", AttentionBenchKeys::kFP8}},
+                         "Keys and values of each line: bf16, or fp8; all: bf16, and when decoding fp8 and\n"
+                         "MLA beside it");
+  command
+      .add_flag("--mla", options->is_mla,
+                "Multi-head latent attention in each line: full, causal and ragged, too")
+      .excludes(head_dims)
+      .excludes(kv_format);
   command.add_name("--only", options->only, {kAllGroups, "full", "causal", "ragged", "decode", "mla"},
                    "Only these lines of the table");
   command.add_flag("--tune", options->tunes,
-                   "Time every kernel that could run a shape, except decoding, and say which is the fastest");
+                   "Time every kernel that could run a shape, except decoding, and say which this machine\n"
+                   "would choose");
   command.add_text("--inputs", options->inputs,
                    "Write the numbers that queries, keys and values repeat, each from its own of\n"
                    "input_shifts on, to FILE.npy (bf16 as uint16)");
