@@ -124,7 +124,9 @@ TEST_F(CApiKernels, AttentionOverCodesAndLatents) {
   tensors.output = output_ = upload(std::vector<uint16_t>(kRows * kColumns));
   run_attention(shape, tensors);
   expect_all(output_, kRows * kColumns, kThree);
-  // Scores of 8 become 4 tanh(8 / 4); the sink has as much weight as all keys together.
+  // Keys and values that are all alike: scores of 8 become 4 tanh(8 / 4), and the sink has as much weight as
+  // all keys together.
+  tensors.key_codes = tensors.value_codes = upload(std::vector<uint8_t>(kRows * kColumns, kTwoE4M3));
   shape.soft_cap = 4;
   const float capped_score = 4 * std::tanh(2.0f), log_of_16 = 2.7725887f;
   tensors.sinks = upload(std::vector<float>{capped_score + log_of_16});
