@@ -69,13 +69,14 @@ $venv/bin/python -m mypy --strict --cache-dir=build/mypy python/tests/typed_user
 
 # PyTorch lies in a folder of its own, so that what is above runs without it. It finds the CUDA libraries of the toolkit:
 # those that pip would bring are gigabytes.
-torch=build/torch cuda=/usr/local/cuda/lib64
+version=2.11.0
+torch=build/torch-$version cuda=/usr/local/cuda/lib64
 add_torch() {
   local target=(-m pip install --quiet --disable-pip-version-check --target "$torch.new")
   rm -rf "$torch.new"
-  "$venv/bin/python" "${target[@]}" --no-deps torch==2.11.0 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5 \
+  timeout 300 "$venv/bin/python" "${target[@]}" --no-deps "torch==$version" nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5 \
     nvidia-cufile==1.15.1.6 &&
-    "$venv/bin/python" "${target[@]}" filelock fsspec jinja2 networkx sympy typing-extensions && mv "$torch.new" "$torch"
+    timeout 60 "$venv/bin/python" "${target[@]}" filelock fsspec jinja2 networkx sympy typing-extensions && mv "$torch.new" "$torch"
 }
 if ! [ -e $cuda/libcublas.so.13 ]; then
   echo "python: tests with PyTorch skipped, there is no CUDA 13 in ${cuda%/lib64}"

@@ -62,9 +62,9 @@ struct GroupedMatmulShape {
   // With an activation the columns of the weights are gates and ups, and the output has N / 2 columns.
   Activation activation = Activation::kNone;
   GateLayout gate_layout = GateLayout::kStacked;
-  // What the output holds. fp8, in the layout that the next matmul in fp8 reads: only with an activation, and
-  // from a matmul in fp8. Rows of fp8, as a combine in fp8 reads them in the direct protocol: only without an
-  // activation and with weights as rows.
+  // What the output holds: bf16; fp8, in the layout that the next matmul in fp8 reads, only with an
+  // activation and from a matmul in fp8; or rows of fp8, as a combine in fp8 reads them in the direct
+  // protocol, only without an activation and where neither rows nor weights are codes.
   MatmulOutput output = MatmulOutput::kBF16;
   int64_t max_rows = 0;  // how many rows the tensors hold, of all groups together
   // If not 0, group g begins at row g * group_capacity, and row_counts say how many of its rows are used. If

@@ -38,8 +38,8 @@ struct MoeLayerConfig {
   // fp8-ue8m0 or fp8-by-row weights are in fp8, unless they are codes; rows in any other format are decoded
   // to bf16 on the way to the matrix unit, and then weights are in bf16 or codes (matmul_rows_of()).
   // combine_format is bf16 or fp8, which down writes in the direct protocol; but with coded weights the
-  // protocol is then slotted, also where ep says automatic. Rows are ragged or
-  // masked. A fused shared expert is group 0.
+  // protocol is then slotted, also where ep says automatic. Rows are ragged or masked. A fused shared expert
+  // is group 0.
   ExpertParallelConfig ep;
   WeightFormat weights = WeightFormat::kAsRows;
   // A multiple of 8; of 64 in fp8; with coded weights of inner_multiple_of() them, as hidden must be then.

@@ -52,7 +52,7 @@ class EventHandle:
             import torch
         except ImportError:
             return
-        if torch.cuda.is_available():
+        if stream is not None or torch.cuda.is_available():
             self.recorded = torch.cuda.Event()
             self.recorded.record(torch.cuda.current_stream() if stream is None else stream)
 
@@ -62,7 +62,7 @@ class EventHandle:
 
 
 class EventOverlap:
-    """What a call that finishes asynchronously returns; event is None for one that does not, and on the host."""
+    """What a call that finishes asynchronously returns; `recorded` is None for one that does not, and on the host."""
 
     def __init__(self, event: Any = None, extra_tensors: Optional[tuple] = None):
         self.event, self.extra_tensors = event, extra_tensors

@@ -68,7 +68,7 @@ def _widen(arrays: Any, scales: Any, num_columns: int) -> Any:
     if scales.shape[1:] == (num_columns,):
         return arrays.bits(scales, "float32")
     wide = arrays.full((len(scales), num_columns), 0, "float32")
-    words = scales.reshape(len(scales), -1)
+    words = scales if len(scales.shape) == 2 else scales[:, None]
     arrays.bits(wide, "int32")[:, : words.shape[1]] = arrays.bits(words, "int32")
     return wide
 

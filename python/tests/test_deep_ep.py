@@ -116,7 +116,8 @@ def run_all(rank, group):
         codes.view("u1"), np.concatenate([t.fp8[0][t.in_rank[:, rank]] for t in every]).view("u1")
     )
     np.testing.assert_array_equal(scales, np.concatenate([t.fp8[1][t.in_rank[:, rank]] for t in every]))
-    run_other_scales(rank, buffer, every, layout, own)
+    run_other_scales(rank, buffer, every)
+    run_other_scales(rank, buffer, [Tokens(r, seed=2, num_tokens=(13, 0)) for r in range(RANKS)])
     check_dispatch(rank, every, buffer.dispatch(mine.x, **layout, **own, expert_alignment=8), 8)
     worst = buffer.dispatch(mine.x, **layout, **own, num_worst_tokens=64, async_finish=True)
     assert worst[0].shape == (64, HIDDEN) and worst[3] == [] and (worst[1][len(got[0]) :] == -1).all()
@@ -136,8 +137,10 @@ def run_all(rank, group):
         buffer.dispatch(mine.x, handle=handle)
 
 
-def run_other_scales(rank, buffer, every, layout, own):
+def run_other_scales(rank, buffer, every):
     """Words of packed scales, columns that are fewer, none at all but a number for each token: they come as they are."""
+    own = dict(topk_idx=every[rank].ids, topk_weights=every[rank].weights)
+    layout = layout_of(buffer, every[rank])
     forms = (
         lambda t: t.words,
         lambda t: t.words[:, :1],
@@ -546,8 +549,8 @@ def test_an_interrupt_leaves_no_gate_shut():
     buffer = deep_ep.Buffer(Alone())
     assert buffer._gate.enter()  # and Ctrl-C comes before the call begins
     assert not in_a_thread(buffer._gate.enter)
+    buffer._gate.holder["thread"] += 1
     with pytest.raises(FailedPrecondition, match="low_latency_query_mask_buffer is called"):
-        buffer._gate.holder["thread"] += 1
         buffer.low_latency_query_mask_buffer(np.zeros(1, np.int32))
     buffer._gate.holder["thread"] -= 1
     dispatch_alone(buffer, 10)

@@ -323,9 +323,8 @@ Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors)
 Status GroupedMatmul::Impl::check_completion(const GroupedMatmulTensors& tensors) const {
   if (telling_kernel == nullptr)
     return invalid_argument(
-        "completion: must be null with row_format %s, weights %s, activation %s, output %s and tuning %s, "
-        "for "
-        "which there is no such kernel",
+        "completion: must be null with row_format %s, weights %s, activation %s, output %s and tuning %s; "
+        "there is no such kernel",
         to_string(shape.row_format), to_string(shape.weights), to_string(shape.activation),
         to_string(shape.output), to_string(tuning).c_str());
   if (tensors.completion->num_groups != shape.num_groups)

@@ -80,6 +80,12 @@ Status check_config(const MoeLayerConfig& config) {
   if (has_codes && config.ep.hidden % inner_multiple_of(config.weights) != 0)
     return invalid_argument("hidden: %d must be a multiple of %d with weights %s", config.ep.hidden,
                             inner_multiple_of(config.weights), to_string(config.weights));
+  if (has_codes && config.ep.combine_format != CombineFormat::kBF16 &&
+      (config.ep.reduce_at_owner || config.ep.row_delivery == RowDelivery::kReceiver))
+    return invalid_argument(
+        "combine_format: %s with weights %s, whose matmuls write bf16, is encoded in the slotted protocol; "
+        "reduce_at_owner and row_delivery receiver need the direct one",
+        to_string(config.ep.combine_format), to_string(config.weights));
   const int multiple = has_codes                                   ? inner_multiple_of(config.weights)
                        : element_of(config) == MatmulElement::kFP8 ? kMatmulScaleGroup / 2
                                                                    : 8;

@@ -478,6 +478,12 @@ TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {
                }),
                "gate_up_start: with the rows; row_layout must be ragged");
   expect_named(message_of([](auto& c) { c.weights = WeightFormat::kMXFP8; }), "gate_up of rank 0");
+  expect_named(message_of([](auto& c) {
+                 c.weights = WeightFormat::kMXFP8;
+                 c.ep.combine_format = CombineFormat::kFP8;
+                 c.ep.reduce_at_owner = true;
+               }),
+               "combine_format: fp8 with weights mxfp8");
   expect_named(message_of([](auto& c) { c.ep.row_layout = RowLayout::kPerRank; }), "row_layout: per-rank");
   alignas(16) static constexpr float kSome[8] = {};
   const auto message_of_weights = [&](const ExpertWeights& weights) {

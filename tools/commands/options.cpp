@@ -157,8 +157,8 @@ void add_weights_option(Command& command, WeightFormat& weights) {
        {WeightFormat::kAsRows, WeightFormat::kMXFP4, WeightFormat::kNVFP4, WeightFormat::kMXFP8})
     choices.emplace_back(to_string(choice), choice);
   command.add_choice("--weights", weights, choices,
-                     "What the experts' weights hold: what rows do, or codes that are decoded to bf16\n"
-                     "(needs fast matmuls and --format bf16): as-rows, mxfp4, nvfp4, mxfp8");
+                     "What the experts' weights hold: what rows do, or codes that fast matmuls decode to\n"
+                     "bf16, as they do with rows: as-rows, mxfp4, nvfp4, mxfp8");
 }
 
 Status check_weights_option(const MoeLayerConfig& config) {

@@ -1,5 +1,5 @@
-"""A stand-in for DeepEP V1's Python interface: Buffer, EventOverlap and Config with its methods, arguments, attributes, shapes
-and dtypes, over switchyard_ep. Code that says `import deep_ep` can say `import switchyard_ep.deep_ep as deep_ep`, or stay as
+"""A stand-in for DeepEP V1's Python interface: Buffer, EventOverlap, EventHandle and Config with its methods, arguments,
+attributes, shapes and dtypes, over switchyard_ep. Code that says `import deep_ep` can say `import switchyard_ep.deep_ep as deep_ep`, or stay as
 it is behind `switchyard_ep.deep_ep.install()`.
 
 Dispatch and combine inside a node, and low latency, over tensors of PyTorch on GPUs and, on the host target, over CPU
