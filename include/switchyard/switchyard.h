@@ -208,7 +208,8 @@ typedef struct switchyard_row_buffers {
   void* expert_outputs; /* bf16; NULL where combine takes fp8 */
   void* encoded_outputs;
   uint32_t max_rows;
-  int32_t reserved; /* 0 */
+  int32_t reserved;                  /* 0 */
+  const float* expert_tensor_scales; /* NVFP4 by expert: of the local experts' rows; else NULL */
 } switchyard_row_buffers;
 
 typedef struct switchyard_dispatch_input {
@@ -482,7 +483,11 @@ enum {
   SWITCHYARD_WEIGHTS_NVFP4 = 2,
   SWITCHYARD_WEIGHTS_MXFP8 = 3
 };
-enum { SWITCHYARD_ROW_SCALES_FLOAT = 0, SWITCHYARD_ROW_SCALES_PACKED_E8M0 = 1 };
+enum {
+  SWITCHYARD_ROW_SCALES_FLOAT = 0,
+  SWITCHYARD_ROW_SCALES_PACKED_E8M0 = 1,
+  SWITCHYARD_ROW_SCALES_FLOAT_BY_ROW = 2
+};
 
 typedef struct switchyard_matmul_shape {
   size_t size;
@@ -500,7 +505,8 @@ typedef struct switchyard_matmul_shape {
   int32_t num_blocks;
   int32_t reserved; /* not read: where older structs ended in padding */
   int32_t weights;
-  int32_t row_scales; /* of fp8 */
+  int32_t row_scales;     /* of fp8 */
+  const char* row_format; /* of bf16: a name, as dispatch_format; rows are decoded. NULL: "bf16" */
 } switchyard_matmul_shape;
 
 typedef struct switchyard_matmul_tensors {
@@ -511,12 +517,18 @@ typedef struct switchyard_matmul_tensors {
   const uint32_t* row_offsets;
   const uint32_t* row_counts;
   const int32_t* expert_ids;
-  const void* row_scales; /* of fp8, as the shape says */
+  const void* row_scales; /* of fp8, as the shape says; of a row_format, as dispatch writes them */
   const void* weight_scales;
   const float* bias;
   const float* row_weights;
   float* output_scales;
   const float* weight_tensor_scales; /* [num_experts], of coded weights; NULL: 1 */
+  /* Rows in NVFP4: their tensor scale is row_tensor_scale, or in the rank's memory. The last
+   * num_row_tensor_scales groups (0: all) have one each in row_tensor_scales, unless that is NULL. */
+  const float* device_row_tensor_scale;
+  const float* row_tensor_scales;
+  int32_t num_row_tensor_scales;
+  float row_tensor_scale; /* 0: 1 */
 } switchyard_matmul_tensors;
 
 SWITCHYARD_API switchyard_status switchyard_matmul_create(const switchyard_world* world, int32_t rank,

@@ -93,6 +93,7 @@ static_assert(is_same(SWITCHYARD_WEIGHTS_MXFP8, WeightFormat::kMXFP8));
 
 static_assert(is_same(SWITCHYARD_ROW_SCALES_FLOAT, MatmulRowScales::kFloat));
 static_assert(is_same(SWITCHYARD_ROW_SCALES_PACKED_E8M0, MatmulRowScales::kPackedE8M0));
+static_assert(is_same(SWITCHYARD_ROW_SCALES_FLOAT_BY_ROW, MatmulRowScales::kFloatByRow));
 
 }  // namespace
 }  // namespace switchyard::c_api

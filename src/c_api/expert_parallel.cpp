@@ -3,22 +3,6 @@
 namespace switchyard::c_api {
 namespace {
 
-constexpr TokenFormatKind kFormats[] = {
-#define SWITCHYARD_KIND(kind, ...) TokenFormatKind::kind,
-    SWITCHYARD_TOKEN_FORMATS(SWITCHYARD_KIND)
-#undef SWITCHYARD_KIND
-};
-
-Status read_format(const char* name, TokenFormatKind& format) {
-  if (name == nullptr) return Status();
-  for (const TokenFormatKind kind : kFormats)
-    if (std::strcmp(to_string(kind), name) == 0) {
-      format = kind;
-      return Status();
-    }
-  return invalid_argument("dispatch_format is \"%s\"; there is no such format (docs/formats.md)", name);
-}
-
 Result<ExpertPlacement> read_placement(int n_experts, int n_ranks, const int32_t* experts,
                                        const int32_t* num_experts_of_rank) {
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("placement", experts));
@@ -80,7 +64,7 @@ Status read_config(const switchyard_ep_config* given, int n_ranks, ExpertParalle
       read_enum("combine_format", from.combine_format, CombineFormat::kFP8, config.combine_format));
   SWITCHYARD_RETURN_IF_ERROR(
       read_enum("row_delivery", from.row_delivery, RowDelivery::kReceiver, config.row_delivery));
-  SWITCHYARD_RETURN_IF_ERROR(read_format(from.dispatch_format, config.dispatch_format));
+  SWITCHYARD_RETURN_IF_ERROR(read_format("dispatch_format", from.dispatch_format, config.dispatch_format));
   if (from.placement == nullptr && from.num_experts_of_rank == nullptr) return Status();
   Result<ExpertPlacement> placement =
       read_placement(config.n_experts, n_ranks, from.placement, from.num_experts_of_rank);
@@ -241,7 +225,8 @@ switchyard_status switchyard_ep_row_buffers(switchyard_ep* ep, int32_t rank,
                   .src_info = own.value().src_info,
                   .expert_outputs = own.value().expert_outputs,
                   .encoded_outputs = own.value().encoded_outputs,
-                  .max_rows = own.value().max_rows},
+                  .max_rows = own.value().max_rows,
+                  .expert_tensor_scales = own.value().expert_tensor_scales},
                  buffers);
   });
 }

@@ -110,6 +110,17 @@ Status read_enum(const char* name, int32_t value, Enum last, Enum& read) {
   return Status();
 }
 
+// A token format by its name; NULL is the default.
+inline Status read_format(const char* field, const char* name, TokenFormatKind& format) {
+  if (name == nullptr) return Status();
+  for (const TokenFormatKind kind : kTokenFormatKinds)
+    if (std::strcmp(to_string(kind), name) == 0) {
+      format = kind;
+      return Status();
+    }
+  return invalid_argument("%s is \"%s\"; there is no such format (docs/formats.md)", field, name);
+}
+
 inline Stream stream_of(switchyard_stream stream) {
   return stream == SWITCHYARD_RANK_STREAM ? Stream() : Stream(stream);
 }

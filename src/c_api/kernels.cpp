@@ -45,7 +45,8 @@ Status read_shape(const switchyard_matmul_shape* given, GroupedMatmulShape& shap
       read_enum("gate_layout", from.gate_layout, GateLayout::kInterleaved, shape.gate_layout));
   SWITCHYARD_RETURN_IF_ERROR(read_enum("output", from.output, MatmulOutput::kFP8Rows, shape.output));
   SWITCHYARD_RETURN_IF_ERROR(read_enum("weights", from.weights, WeightFormat::kMXFP8, shape.weights));
-  return read_enum("row_scales", from.row_scales, MatmulRowScales::kPackedE8M0, shape.row_scales);
+  SWITCHYARD_RETURN_IF_ERROR(read_format("row_format", from.row_format, shape.row_format));
+  return read_enum("row_scales", from.row_scales, MatmulRowScales::kFloatByRow, shape.row_scales);
 }
 
 }  // namespace
@@ -123,6 +124,10 @@ switchyard_status switchyard_matmul_run(switchyard_matmul* matmul, const switchy
                                 .row_counts = from.row_counts,
                                 .expert_ids = from.expert_ids,
                                 .row_scales = from.row_scales,
+                                .row_tensor_scale = or_default(from.row_tensor_scale, 1.0f),
+                                .device_row_tensor_scale = from.device_row_tensor_scale,
+                                .row_tensor_scales = from.row_tensor_scales,
+                                .num_row_tensor_scales = from.num_row_tensor_scales,
                                 .weight_scales = from.weight_scales,
                                 .weight_tensor_scales = from.weight_tensor_scales,
                                 .bias = from.bias,

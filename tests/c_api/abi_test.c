@@ -118,7 +118,7 @@ static void check_ep_info(void) {
 }
 
 static void check_row_buffers(void) {
-  SIZE(switchyard_row_buffers, 56);
+  SIZE(switchyard_row_buffers, 64);
   OFFSET(switchyard_row_buffers, size, 0);
   OFFSET(switchyard_row_buffers, rows, 8);
   OFFSET(switchyard_row_buffers, scales, 16);
@@ -127,6 +127,7 @@ static void check_row_buffers(void) {
   OFFSET(switchyard_row_buffers, encoded_outputs, 40);
   OFFSET(switchyard_row_buffers, max_rows, 48);
   OFFSET(switchyard_row_buffers, reserved, 52);
+  OFFSET(switchyard_row_buffers, expert_tensor_scales, 56);
 }
 
 static void check_dispatch_input(void) {
@@ -269,7 +270,7 @@ static void check_attention_tensors(void) {
 }
 
 static void check_matmul_shape(void) {
-  SIZE(switchyard_matmul_shape, 80);
+  SIZE(switchyard_matmul_shape, 88);
   OFFSET(switchyard_matmul_shape, size, 0);
   OFFSET(switchyard_matmul_shape, num_groups, 8);
   OFFSET(switchyard_matmul_shape, num_experts, 12);
@@ -286,10 +287,11 @@ static void check_matmul_shape(void) {
   OFFSET(switchyard_matmul_shape, reserved, 68);
   OFFSET(switchyard_matmul_shape, weights, 72);
   OFFSET(switchyard_matmul_shape, row_scales, 76);
+  OFFSET(switchyard_matmul_shape, row_format, 80);
 }
 
 static void check_matmul_tensors(void) {
-  SIZE(switchyard_matmul_tensors, 104);
+  SIZE(switchyard_matmul_tensors, 128);
   OFFSET(switchyard_matmul_tensors, size, 0);
   OFFSET(switchyard_matmul_tensors, rows, 8);
   OFFSET(switchyard_matmul_tensors, weights, 16);
@@ -303,6 +305,10 @@ static void check_matmul_tensors(void) {
   OFFSET(switchyard_matmul_tensors, row_weights, 80);
   OFFSET(switchyard_matmul_tensors, output_scales, 88);
   OFFSET(switchyard_matmul_tensors, weight_tensor_scales, 96);
+  OFFSET(switchyard_matmul_tensors, device_row_tensor_scale, 104);
+  OFFSET(switchyard_matmul_tensors, row_tensor_scales, 112);
+  OFFSET(switchyard_matmul_tensors, num_row_tensor_scales, 120);
+  OFFSET(switchyard_matmul_tensors, row_tensor_scale, 124);
 }
 
 static void check_constants(void) {
@@ -371,6 +377,7 @@ static void check_constants(void) {
   expect("SWITCHYARD_WEIGHTS_MXFP8", SWITCHYARD_WEIGHTS_MXFP8, 3);
   expect("SWITCHYARD_ROW_SCALES_FLOAT", SWITCHYARD_ROW_SCALES_FLOAT, 0);
   expect("SWITCHYARD_ROW_SCALES_PACKED_E8M0", SWITCHYARD_ROW_SCALES_PACKED_E8M0, 1);
+  expect("SWITCHYARD_ROW_SCALES_FLOAT_BY_ROW", SWITCHYARD_ROW_SCALES_FLOAT_BY_ROW, 2);
   expect("SWITCHYARD_RANK_STREAM", (size_t)(uintptr_t)SWITCHYARD_RANK_STREAM, (size_t)-1);
 }
 

@@ -170,9 +170,13 @@ TEST_F(CApiKernels, StructsMayBeOlder) {
   of_matmul.size = 72;
   of_matmul.reserved = -1;
   of_matmul.weights = of_matmul.row_scales = 99;
+  of_matmul.row_format = static_cast<const char*>(beyond);
   switchyard_matmul_tensors of_rows = matmul_tensors(ones, ones);
   of_rows.size = 96;
   of_rows.weight_tensor_scales = static_cast<const float*>(beyond);
+  of_rows.device_row_tensor_scale = of_rows.row_tensor_scales = static_cast<const float*>(beyond);
+  of_rows.num_row_tensor_scales = 99;
+  of_rows.row_tensor_scale = 99;
   run_matmul(of_matmul, of_rows);
   expect_all(output_, kRows * kColumns, 0x4280);  // 64
 }
@@ -225,16 +229,99 @@ TEST_F(CApiKernels, MatmulOfPackedRowScales) {
   const uint8_t* ones = upload(std::vector<uint8_t>(kColumns * kColumns, kOneE4M3));
   switchyard_matmul_shape shape = matmul_shape();
   shape.element = SWITCHYARD_MATMUL_FP8;
-  shape.row_scales = 2;
+  shape.row_scales = 3;
   switchyard_matmul* matmul = nullptr;
   expect_error(switchyard_matmul_create(world_, 0, &shape, &matmul), SWITCHYARD_INVALID_ARGUMENT,
-               "row_scales is 2");
+               "row_scales is 3");
   shape.row_scales = SWITCHYARD_ROW_SCALES_PACKED_E8M0;
   switchyard_matmul_tensors tensors = matmul_tensors(ones, ones);
   tensors.row_scales = upload(std::vector<uint32_t>(kRows, kOneE8M0 - 1));
   tensors.weight_scales = upload(std::vector<float>{1});
   run_matmul(shape, tensors);
   expect_all(output_, kRows * kColumns, 0x4200);  // 64 / 2
+}
+
+// Two scales of each row side by side, as dispatch in fp8-by-row writes them.
+TEST_F(CApiKernels, MatmulOfRowScalesByRow) {
+  constexpr size_t kInner = 256;
+  const uint8_t* ones = upload(std::vector<uint8_t>(kColumns * kInner, kOneE4M3));
+  switchyard_matmul_shape shape = matmul_shape();
+  shape.inner = kInner;
+  shape.element = SWITCHYARD_MATMUL_FP8;
+  shape.row_scales = SWITCHYARD_ROW_SCALES_FLOAT_BY_ROW;
+  switchyard_matmul_tensors tensors = matmul_tensors(ones, ones);
+  std::vector<float> scales;
+  for (size_t row = 0; row < kRows; ++row) scales.insert(scales.end(), {0.5f, 0.25f});
+  tensors.row_scales = upload(scales);
+  tensors.weight_scales = upload(std::vector<float>{1, 1});
+  run_matmul(shape, tensors);
+  expect_all(output_, kRows * kColumns, 0x42c0);  // 128 / 2 + 128 / 4
+}
+
+// Rows in NVFP4 in two groups, as dispatch writes them: the groups begin at multiples of 128.
+TEST_F(CApiKernels, MatmulOfRowsInADispatchFormat) {
+  constexpr size_t kSecondGroup = 128, kAllRows = kSecondGroup + kRows;
+  constexpr uint8_t kTwoOnes = 0x22;  // of e2m1
+  switchyard_matmul_shape shape = matmul_shape();
+  shape.num_groups = 2;
+  shape.max_rows = kAllRows;
+  shape.row_format = "fp5";
+  switchyard_matmul* matmul = nullptr;
+  expect_error(switchyard_matmul_create(world_, 0, &shape, &matmul), SWITCHYARD_INVALID_ARGUMENT,
+               "row_format is \"fp5\"");
+  shape.row_format = "nvfp4";
+  switchyard_matmul_tensors tensors =
+      matmul_tensors(upload(std::vector<uint8_t>(kAllRows * kColumns / 2, kTwoOnes)),
+                     upload(std::vector<uint16_t>(2 * kColumns * kColumns, kOne)));
+  tensors.output = output_ = upload(std::vector<uint16_t>(kAllRows * kColumns));
+  tensors.row_offsets = upload(std::vector<uint32_t>{0, kSecondGroup, kAllRows});
+  tensors.row_scales = upload(std::vector<uint8_t>(2 * kSecondGroup * kColumns / 16, kTwoE4M3));
+  const auto expect_groups = [&](uint16_t first, uint16_t second) {
+    run_matmul(shape, tensors);
+    expect_all(output_, kSecondGroup * kColumns, first);
+    expect_all(output_ + kSecondGroup * kColumns, kRows * kColumns, second);
+  };
+  expect_groups(0x4300, 0x4300);  // 64 x 2
+  tensors.row_tensor_scale = 0.5f;
+  expect_groups(0x4280, 0x4280);  // 64
+  tensors.row_tensor_scales = upload(std::vector<float>{1.5f, 0.25f});
+  tensors.num_row_tensor_scales = 1;
+  expect_groups(0x4280, 0x4340);  // 64, 192
+  tensors.num_row_tensor_scales = 0;
+  expect_groups(0x4340, 0x4200);  // 192, 32
+  tensors.row_tensor_scales = nullptr;
+  tensors.device_row_tensor_scale = upload(std::vector<float>{2});
+  expect_groups(0x4380, 0x4380);  // 256
+}
+
+// A tensor scale for each expert of the rank, as a matmul takes them; rows in other formats have none.
+TEST_F(CApiKernels, RowBuffersHaveTheTensorScalesOfExperts) {
+  const std::vector<float> scales = {0.5f, 1, 1.5f, 2};
+  switchyard_ep_config config = small_config();
+  config.hidden = kColumns;
+  for (const char* format : {"nvfp4-by-expert", "nvfp4"}) {
+    const bool is_by_expert = std::string(format) == "nvfp4-by-expert";
+    config.dispatch_format = format;
+    config.num_expert_input_scales = is_by_expert ? 4 : 0;
+    config.expert_input_scales = is_by_expert ? scales.data() : nullptr;
+    switchyard_ep* ep = nullptr;
+    ASSERT_EQ(switchyard_ep_create(world_, &config, &ep), SWITCHYARD_OK) << switchyard_last_error();
+    switchyard_row_buffers buffers{};
+    buffers.size = sizeof(buffers);
+    ASSERT_EQ(switchyard_ep_row_buffers(ep, 0, &buffers), SWITCHYARD_OK) << switchyard_last_error();
+    EXPECT_EQ(buffers.expert_tensor_scales != nullptr, is_by_expert);
+    if (buffers.expert_tensor_scales != nullptr) {
+      std::vector<float> found(4);
+      ASSERT_EQ(switchyard_copy(world_, 0, found.data(), buffers.expert_tensor_scales, 4 * sizeof(float)),
+                SWITCHYARD_OK);
+      EXPECT_EQ(found, scales);
+    }
+    buffers = {};
+    buffers.size = offsetof(switchyard_row_buffers, expert_tensor_scales);  // an older program's
+    ASSERT_EQ(switchyard_ep_row_buffers(ep, 0, &buffers), SWITCHYARD_OK) << switchyard_last_error();
+    EXPECT_EQ(buffers.expert_tensor_scales, nullptr);
+    switchyard_ep_destroy(ep);
+  }
 }
 
 }  // namespace
