@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "formats.hpp"
 #include "options.hpp"
 
 namespace switchyard::python {
@@ -21,11 +22,6 @@ constexpr Choice<SharedExpert> kSharedExperts[] = {{"none", SharedExpert::kNone}
                                                    {"fused", SharedExpert::kFused}};
 constexpr Choice<Routing> kRoutings[] = {{"all-to-all", Routing::kAllToAll},
                                          {"skip-all-to-all", Routing::kSkipAllToAll}};
-constexpr Choice<TokenFormatKind> kFormats[] = {
-#define SWITCHYARD_CHOICE(kind, name, ...) {name, TokenFormatKind::kind},
-    SWITCHYARD_TOKEN_FORMATS(SWITCHYARD_CHOICE)
-#undef SWITCHYARD_CHOICE
-};
 
 template <typename T>
 T value_of(const char* name, const char* type, nb::handle value) {

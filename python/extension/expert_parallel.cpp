@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ep_config.hpp"
+#include "formats.hpp"
 #include "options.hpp"
 
 namespace switchyard::python {
@@ -14,50 +15,6 @@ constexpr Choice<UnwrittenRows> kUnwritten[] = {
     {"left", UnwrittenRows::kLeft}, {"marked", UnwrittenRows::kMarked}, {"zeroed", UnwrittenRows::kZeroed}};
 constexpr Choice<CombineReduction> kReductions[] = {{"weighted", CombineReduction::kWeighted},
                                                     {"unreduced", CombineReduction::kUnreduced}};
-
-const Element& element_of(const TokenFormatInfo& format) {
-  switch (format.element) {
-    case ElementType::kBF16:
-      return kBFloat16;
-    case ElementType::kE4M3:
-      return kE4M3;
-    case ElementType::kE5M2:
-      return kE5M2;
-    case ElementType::kE2M3:
-    case ElementType::kE3M2:
-    case ElementType::kE2M1:
-      return kUInt8;  // packed codes
-  }
-  return kUInt8;
-}
-
-const Element& element_of(ScaleTensorElement element) {
-  switch (element) {
-    case ScaleTensorElement::kFloat:
-      return kFloat32;
-    case ScaleTensorElement::kE8M0:
-      return kE8M0;
-    case ScaleTensorElement::kWord:
-      return kUInt32;
-    case ScaleTensorElement::kTileByte:
-      return kUInt8;
-  }
-  return kUInt8;
-}
-
-std::vector<size_t> row_shape(const TokenFormatInfo& format, uint32_t max_rows, int hidden) {
-  const bool is_packed = format.num_bits < 8;
-  return {max_rows, is_packed ? format.row_bytes(hidden) : static_cast<size_t>(hidden)};
-}
-
-// Scales as they lie in memory (docs/formats.md).
-Tensor scales_of(const TokenFormatInfo& format, const RowBuffers& own, int hidden, Tensor memory) {
-  const ScaleTensor scales = format.scale_tensor(own.max_rows, hidden);
-  memory.data = own.scales;
-  memory.element = element_of(scales.element);
-  memory.shape.assign(scales.shape, scales.shape + scales.num_dimensions);
-  return memory;
-}
 
 }  // namespace
 
@@ -124,25 +81,31 @@ nb::object EpHandle::rows_of(const char* call, int rank, bool src_ranks) {
   const RowBuffers own = need(ep.row_buffers(rank));
   if (src_ranks && !memory.src_ranks)
     memory.src_ranks = allocate(*session_, call, where, {own.max_rows}, kInt32);
-  const auto of_ep = [&](void* data, std::vector<size_t> shape, const Element& element) {
-    return Tensor{data, std::move(shape), element, session_->core()->gpu_of(where), core_};
+  const auto of_ep = [&](const void* data, ArrayType type) {
+    return Tensor{const_cast<void*>(data), std::move(type.shape), type.element,
+                  session_->core()->gpu_of(where), core_};
   };
-  DispatchedRows rows{of_ep(own.encoded_rows, row_shape(format, own.max_rows, hidden), element_of(format)),
-                      of_ep(own.src_info, {own.max_rows, 2}, kInt32),
+  DispatchedRows rows{of_ep(own.encoded_rows, rows_in(format, own.max_rows, hidden)),
+                      of_ep(own.src_info, {kInt32, {own.max_rows, 2}}),
                       memory.row_offsets,
                       memory.row_counts,
                       memory.expert_ids,
                       {},
                       memory.scale_row_offsets,
                       {},
+                      {},
                       {}};
   if (src_ranks) rows.src_ranks = memory.src_ranks;
-  if (own.scales != nullptr) rows.scales = scales_of(format, own, hidden, rows.rows);
+  if (own.scales != nullptr) rows.scales = of_ep(own.scales, scales_in(format, own.max_rows, hidden));
   if (own.expert_outputs != nullptr)
     rows.expert_outputs =
-        of_ep(own.expert_outputs, {ep.rows_per_set(), static_cast<size_t>(hidden)}, kBFloat16);
+        of_ep(own.expert_outputs, {kBFloat16, {ep.rows_per_set(), static_cast<size_t>(hidden)}});
   if (own.encoded_outputs != nullptr)
-    rows.expert_outputs = of_ep(own.encoded_outputs, {ep.rows_per_set(), ep.combine_message_bytes()}, kUInt8);
+    rows.expert_outputs =
+        of_ep(own.encoded_outputs, {kUInt8, {ep.rows_per_set(), ep.combine_message_bytes()}});
+  if (own.expert_tensor_scales != nullptr)
+    rows.expert_tensor_scales =
+        of_ep(own.expert_tensor_scales, {kFloat32, {static_cast<size_t>(ep.n_local_experts())}});
   made = nb::cast(std::move(rows));
   return made;
 }
@@ -152,11 +115,11 @@ void EpHandle::add_tokens(Arguments& arguments, const GivenTokens& given, Dispat
   const ExpertParallelConfig& config = core_->ep->config();
   const TokenFormatInfo format = info_of(config.dispatch_format);
   const bool is_encoded = !given.scales.is_none();
-  const std::vector<size_t> row = row_shape(format, 1, config.hidden);
+  const ArrayType codes = rows_in(format, 1, config.hidden);
   const Array tokens =
       arguments.array(given.tokens, "tokens",
-                      {is_encoded ? element_of(format) : kBFloat16,
-                       {-1, is_encoded ? static_cast<int64_t>(row[1]) : config.hidden},
+                      {is_encoded ? codes.element : kBFloat16,
+                       {-1, is_encoded ? static_cast<int64_t>(codes.shape[1]) : config.hidden},
                        is_encoded ? "(num_tokens, the codes of a row)" : "(num_tokens, hidden)",
                        Access::kRead,
                        nullptr,

@@ -26,7 +26,7 @@ struct EpCore {
 // What dispatch has written, or will have when the stream has got there.
 struct DispatchedRows {
   Tensor rows, src_info, row_offsets, row_counts, expert_ids;
-  std::optional<Tensor> scales, scale_row_offsets, src_ranks, expert_outputs;
+  std::optional<Tensor> scales, scale_row_offsets, src_ranks, expert_outputs, expert_tensor_scales;
 };
 
 // What a dispatch writes beside the rows, where the caller wants it.

@@ -86,7 +86,9 @@ void bind_rows(nb::module_& module) {
       .def_ro("scales", &DispatchedRows::scales, "Of formats that have them.")
       .def_ro("scale_row_offsets", &DispatchedRows::scale_row_offsets, "Of formats with tiled scales.")
       .def_ro("expert_outputs", &DispatchedRows::expert_outputs,
-              "(rows_per_set, hidden): where experts may leave what they make, for combine.");
+              "(rows_per_set, hidden): where experts may leave what they make, for combine.")
+      .def_ro("expert_tensor_scales", &DispatchedRows::expert_tensor_scales,
+              "(n_local_experts,): of nvfp4-by-expert, for a matmul's row_tensor_scales.");
 }
 
 constexpr const char* kDoc =

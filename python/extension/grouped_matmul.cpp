@@ -4,9 +4,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include "formats.hpp"
 #include "kernels.hpp"
 #include "options.hpp"
-#include "switchyard/token_format.hpp"
 
 namespace switchyard::python {
 namespace {
@@ -27,22 +27,24 @@ constexpr Choice<WeightFormat> kWeightFormats[] = {{"as-rows", WeightFormat::kAs
                                                    {"nvfp4", WeightFormat::kNVFP4},
                                                    {"mxfp8", WeightFormat::kMXFP8}};
 constexpr Choice<MatmulRowScales> kRowScales[] = {{"float32", MatmulRowScales::kFloat},
-                                                  {"packed-e8m0", MatmulRowScales::kPackedE8M0}};
+                                                  {"packed-e8m0", MatmulRowScales::kPackedE8M0},
+                                                  {"float32-by-row", MatmulRowScales::kFloatByRow}};
 
 using MatmulHandle = KernelHandle<GroupedMatmul>;
 
 std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank, int num_groups, int inner,
                                      int columns, int64_t max_rows, int num_experts,
                                      const std::string& element, const std::string& row_scale_format,
-                                     const std::string& weight_format, const std::string& activation,
-                                     const std::string& gate_layout, const std::string& output,
-                                     int64_t group_capacity, int64_t expected_rows_per_group,
-                                     int num_blocks) {
+                                     const std::string& row_format, const std::string& weight_format,
+                                     const std::string& activation, const std::string& gate_layout,
+                                     const std::string& output, int64_t group_capacity,
+                                     int64_t expected_rows_per_group, int num_blocks) {
   const GroupedMatmulShape shape{.num_groups = num_groups,
                                  .num_experts = num_experts,
                                  .element = parse(kElementChoices, "element", element),
                                  .row_scales = parse(kRowScales, "row_scale_format", row_scale_format),
                                  .weights = parse(kWeightFormats, "weight_format", weight_format),
+                                 .row_format = parse(kFormats, "row_format", row_format),
                                  .inner = inner,
                                  .columns = columns,
                                  .activation = parse(kActivations, "activation", activation),
@@ -60,6 +62,8 @@ std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank,
   if (shape.row_scales != MatmulRowScales::kFloat && is_bf16)
     raise(invalid_argument("row_scale_format is '%s'; element must be 'fp8' with it",
                            row_scale_format.c_str()));
+  if (shape.row_format != TokenFormatKind::kBF16 && !is_bf16)
+    raise(invalid_argument("row_format is '%s'; element must be 'bf16' with it", row_format.c_str()));
   return make_handle<GroupedMatmul>("GroupedMatmul", std::move(session), rank, shape);
 }
 
@@ -79,6 +83,85 @@ void add_groups(const MatmulHandle& handle, Arguments& arguments, nb::handle row
                                 {kUInt32, {groups + 1}, "(num_groups + 1,)"}, shape.max_rows, true);
   tensors.expert_ids = checked_pointer<int32_t>(arguments, session, expert_ids, "expert_ids",
                                                 {kInt32, {groups}, "(num_groups,)"}, shape.num_experts - 1);
+}
+
+// In which dispatch writes such rows.
+TokenFormatKind format_of(const GroupedMatmulShape& shape) {
+  if (shape.element == MatmulElement::kBF16) return shape.row_format;
+  switch (shape.row_scales) {
+    case MatmulRowScales::kFloat:
+      return TokenFormatKind::kFP8;
+    case MatmulRowScales::kPackedE8M0:
+      return TokenFormatKind::kFP8UE8M0;
+    case MatmulRowScales::kFloatByRow:
+      return TokenFormatKind::kFP8ByRow;
+  }
+  return TokenFormatKind::kFP8;
+}
+
+const char* scale_shape_name(ScalePlacement placement) {
+  switch (placement) {
+    case ScalePlacement::kTransposed:
+      return "(ceil(inner / 128), max_rows rounded up to 4)";
+    case ScalePlacement::kPacked:
+      return "(ceil(inner / 512), max_rows rounded up to 4)";
+    case ScalePlacement::kByRow:
+      return "(max_rows, scales of a row)";
+    case ScalePlacement::kTiled:
+      return "(bytes of all scale tiles,)";
+    case ScalePlacement::kNone:
+      break;
+  }
+  return "None";
+}
+
+// The rows and their scales, as dispatch writes them.
+void add_rows(const GroupedMatmulShape& shape, Arguments& arguments, nb::handle rows, nb::handle row_scales,
+              GroupedMatmulTensors& tensors) {
+  const TokenFormatInfo format = info_of(format_of(shape));
+  const auto max_rows = static_cast<uint32_t>(shape.max_rows);
+  const ArrayType codes = rows_in(format, max_rows, shape.inner);
+  tensors.rows = arguments.pointer<const void>(
+      rows, "rows",
+      {codes.element,
+       {codes.shape.begin(), codes.shape.end()},
+       format.num_bits < 8 ? "(max_rows, bytes of the codes of a row)" : "(max_rows, inner)"});
+  if (row_scales.is_none()) return;
+  if (format.scale == ScaleType::kNone)
+    raise(invalid_argument("run: row_scales must be None: rows are %s, which has none", format.name));
+  // In fp8 the last scale of a row may be of fewer elements.
+  const int whole_inner = static_cast<int>(ceil_of(shape.inner, format.group_size)) * format.group_size;
+  const ArrayType scales = scales_in(format, max_rows, whole_inner);
+  tensors.row_scales = arguments.pointer<const void>(
+      row_scales, "row_scales",
+      {scales.element, {scales.shape.begin(), scales.shape.end()}, scale_shape_name(format.placement)});
+}
+
+// Of rows in NVFP4: a number, or an array that has it in the rank's memory, and those of the last groups.
+void add_row_tensor_scales(const GroupedMatmulShape& shape, Arguments& arguments, nb::handle scale,
+                           nb::handle scales_of_groups, GroupedMatmulTensors& tensors) {
+  if (scale.is_none() && scales_of_groups.is_none()) return;
+  if (!info_of(format_of(shape)).has_tensor_scale())
+    raise(invalid_argument("run: %s must be None: rows are %s, which has no tensor scale",
+                           scale.is_none() ? "row_tensor_scales" : "row_tensor_scale",
+                           info_of(format_of(shape)).name));
+  if (nb::hasattr(scale, "__dlpack__") || nb::hasattr(scale, "__cuda_array_interface__")) {
+    tensors.device_row_tensor_scale =
+        arguments.pointer<const float>(scale, "row_tensor_scale", {kFloat32, {1}, "(1,)"});
+  } else if (!scale.is_none() && !nb::try_cast(scale, tensors.row_tensor_scale)) {
+    PyErr_Format(PyExc_TypeError, "run: row_tensor_scale is a %s; it must be a number or an array",
+                 Py_TYPE(scale.ptr())->tp_name);
+    throw nb::python_error();
+  }
+  if (scales_of_groups.is_none()) return;
+  const Array array =
+      arguments.array(scales_of_groups, "row_tensor_scales", {kFloat32, {-1}, "(at most num_groups,)"});
+  if (array.shape[0] < 1 || array.shape[0] > shape.num_groups)
+    raise(
+        invalid_argument("run: row_tensor_scales has shape (%lld,); it must have 1..%d (num_groups) elements",
+                         static_cast<long long>(array.shape[0]), shape.num_groups));
+  tensors.row_tensor_scales = static_cast<const float*>(array.data);
+  tensors.num_row_tensor_scales = static_cast<int>(array.shape[0]);
 }
 
 // The weights, as rows or as codes, and their scales.
@@ -118,26 +201,24 @@ void add_weights(const GroupedMatmulShape& shape, Arguments& arguments, nb::hand
 }
 
 nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handle row_offsets, nb::object out,
-            nb::handle row_counts, nb::handle expert_ids, nb::handle row_scales, nb::handle weight_scales,
-            nb::handle weight_tensor_scales, nb::handle bias, nb::handle row_weights,
-            nb::handle output_scales, nb::handle stream) {
+            nb::handle row_counts, nb::handle expert_ids, nb::handle row_scales, nb::handle row_tensor_scale,
+            nb::handle row_tensor_scales, nb::handle weight_scales, nb::handle weight_tensor_scales,
+            nb::handle bias, nb::handle row_weights, nb::handle output_scales, nb::handle stream) {
   Session& session = *handle.session;
   (void)session.rank("run", handle.rank);
   const GroupedMatmulShape& shape = handle.kernel->shape();
   Arguments arguments("run", session, handle.rank, stream);
-  const bool is_fp8 = shape.element == MatmulElement::kFP8,
-             has_fp8_rows = shape.output == MatmulOutput::kFP8Rows;
+  const bool has_fp8_rows = shape.output == MatmulOutput::kFP8Rows;
   const int64_t experts = shape.num_experts, columns = shape.columns;
   const int64_t out_columns = has_fp8_rows ? combine_row_bytes(CombineFormat::kFP8, shape.columns)
                               : shape.activation == Activation::kNone ? columns
                                                                       : columns / 2;
   const int64_t scale_rows = ceil_of(shape.max_rows, 4) * 4;
-  const Element& element = is_fp8 ? kE4M3 : kBFloat16;
   const Element& out_element = has_fp8_rows ? kUInt8 : shape.output == MatmulOutput::kFP8 ? kE4M3 : kBFloat16;
   arguments.make_output(out, "out", {shape.max_rows, out_columns}, out_element);
   GroupedMatmulTensors tensors;
-  tensors.rows = arguments.pointer<const void>(rows, "rows",
-                                               {element, {shape.max_rows, shape.inner}, "(max_rows, inner)"});
+  add_rows(shape, arguments, rows, row_scales, tensors);
+  add_row_tensor_scales(shape, arguments, row_tensor_scale, row_tensor_scales, tensors);
   add_weights(shape, arguments, weights, weight_scales, weight_tensor_scales, tensors);
   tensors.output = arguments.pointer<void>(
       out, "out",
@@ -146,13 +227,6 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
        has_fp8_rows ? "(max_rows, combine_message_bytes)" : "(max_rows, output columns)",
        Access::kWrite});
   add_groups(handle, arguments, row_offsets, row_counts, expert_ids, tensors);
-  const bool is_packed = shape.row_scales == MatmulRowScales::kPackedE8M0;
-  tensors.row_scales =
-      arguments.pointer<const void>(row_scales, "row_scales",
-                                    {is_packed ? kUInt32 : kFloat32,
-                                     {ceil_of(shape.inner, is_packed ? 512 : 128), scale_rows},
-                                     is_packed ? "(ceil(inner / 512), max_rows rounded up to 4)"
-                                               : "(ceil(inner / 128), max_rows rounded up to 4)"});
   tensors.bias =
       arguments.pointer<const float>(bias, "bias", {kFloat32, {experts, columns}, "(num_experts, columns)"});
   tensors.row_weights =
@@ -163,20 +237,6 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
                                                     "(ceil(output columns / 128), max_rows rounded up to 4)",
                                                     Access::kWrite});
   return run_kernel(handle, tensors, arguments, out);
-}
-
-nb::dict to_python(TokenFormatKind kind) {
-  const TokenFormatInfo info = info_of(kind);
-  nb::dict result;
-  result["element"] = switchyard::to_string(info.element);
-  result["num_bits"] = info.num_bits;
-  result["group_size"] = info.group_size;
-  // As NumPy calls it.
-  result["scale"] = info.scale == ScaleType::kFloat ? "float32" : switchyard::to_string(info.scale);
-  result["scale_placement"] = switchyard::to_string(info.placement);
-  result["row_alignment"] = info.row_alignment;
-  result["hidden_multiple"] = info.hidden_multiple();
-  return result;
 }
 
 }  // namespace
@@ -190,51 +250,43 @@ void bind_grouped_matmul(nb::module_& module) {
       "'gelu' or 'clamped-swiglu', "
       "gate_layout 'stacked' or 'interleaved', output 'bf16', 'fp8' or 'fp8-rows': bytes, as "
       "combine takes them in fp8 in the direct protocol. row_scale_format, of fp8, "
-      "is 'float32' or 'packed-e8m0', as dispatch in fp8 or in fp8-ue8m0 writes scales. "
+      "is 'float32', 'packed-e8m0' or 'float32-by-row', as dispatch in fp8, fp8-ue8m0 or fp8-by-row "
+      "writes scales. row_format, with element 'bf16', is any dispatch_format: the kernel decodes rows, "
+      "which are given as dispatch writes them, with row_scales. "
       "weight_format is 'as-rows', or, with element 'bf16', 'mxfp4', 'nvfp4' or 'mxfp8': codes, "
       "of 4 bits two in a byte of uint8, with scales of float8_e8m0fnu, of nvfp4 "
       "float8_e4m3fn, or either as uint8.")
       .def(nb::new_(&create), nb::arg("world"), nb::arg("rank"), nb::kw_only(), nb::arg("num_groups"),
            nb::arg("inner"), nb::arg("columns"), nb::arg("max_rows"), nb::arg("num_experts") = 0,
            nb::arg("element") = "bf16", nb::arg("row_scale_format") = "float32",
-           nb::arg("weight_format") = "as-rows", nb::arg("activation") = "none",
-           nb::arg("gate_layout") = "stacked", nb::arg("output") = "bf16", nb::arg("group_capacity") = 0,
-           nb::arg("expected_rows_per_group") = 0, nb::arg("num_blocks") = 0)
-      .def("run", &run, nb::arg("rows").none(), nb::arg("weights").none(),
-           nb::arg("row_offsets") = nb::none(), nb::kw_only(), nb::arg("out") = nb::none(),
-           nb::arg("row_counts") = nb::none(), nb::arg("expert_ids") = nb::none(),
-           nb::arg("row_scales") = nb::none(), nb::arg("weight_scales") = nb::none(),
-           nb::arg("weight_tensor_scales") = nb::none(), nb::arg("bias") = nb::none(),
-           nb::arg("row_weights") = nb::none(), nb::arg("output_scales") = nb::none(),
-           nb::arg("stream") = nb::none(),
-           nb::sig(SWITCHYARD_OUT_SIGNATURES(
-               "run", "rows: object | None, weights: object | None, row_offsets: object | None = None",
-               "row_counts: object | None = None, expert_ids: object | None = None, row_scales: object | "
-               "None = None, "
-               "weight_scales: object | None = None, weight_tensor_scales: object | None = None, bias: "
-               "object | None = "
-               "None, row_weights: object | None = None, output_scales: object | None = None, stream: object "
-               "| None = "
-               "None")),
-           "Enqueues the matmul on the stream, or the rank's, and returns out, (max_rows, columns); rows of "
-           "no group "
-           "are not "
-           "written. row_offsets, row_counts and expert_ids are what DispatchedRows has; those of a GPU, and "
-           "a "
-           "Tensor's, are taken on trust.");
-}
-
-void bind_formats(nb::module_& module) {
-  module.def(
-      "token_formats",
-      [] {
-        nb::dict formats;
-        for (const TokenFormatKind kind : kTokenFormatKinds)
-          formats[switchyard::to_string(kind)] = to_python(kind);
-        return formats;
-      },
-      nb::sig("def token_formats() -> dict[str, dict[str, object]]"),
-      "Returns the formats that dispatch_format may name, and what there is to know of each.");
+           nb::arg("row_format") = "bf16", nb::arg("weight_format") = "as-rows",
+           nb::arg("activation") = "none", nb::arg("gate_layout") = "stacked", nb::arg("output") = "bf16",
+           nb::arg("group_capacity") = 0, nb::arg("expected_rows_per_group") = 0, nb::arg("num_blocks") = 0)
+      .def(
+          "run", &run, nb::arg("rows").none(), nb::arg("weights").none(), nb::arg("row_offsets") = nb::none(),
+          nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("row_counts") = nb::none(),
+          nb::arg("expert_ids") = nb::none(), nb::arg("row_scales") = nb::none(),
+          nb::arg("row_tensor_scale") = nb::none(), nb::arg("row_tensor_scales") = nb::none(),
+          nb::arg("weight_scales") = nb::none(), nb::arg("weight_tensor_scales") = nb::none(),
+          nb::arg("bias") = nb::none(), nb::arg("row_weights") = nb::none(),
+          nb::arg("output_scales") = nb::none(), nb::arg("stream") = nb::none(),
+          nb::sig(SWITCHYARD_OUT_SIGNATURES(
+              "run", "rows: object | None, weights: object | None, row_offsets: object | None = None",
+              "row_counts: object | None = None, expert_ids: object | None = None, row_scales: object | "
+              "None = None, row_tensor_scale: object | None = None, row_tensor_scales: object | None = "
+              "None, "
+              "weight_scales: object | None = None, weight_tensor_scales: object | None = None, bias: "
+              "object | None = "
+              "None, row_weights: object | None = None, output_scales: object | None = None, stream: object "
+              "| None = "
+              "None")),
+          "Enqueues the matmul on the stream, or the rank's, and returns out, (max_rows, columns); rows of "
+          "no group "
+          "are not "
+          "written. row_offsets, row_counts and expert_ids are what DispatchedRows has; those of a GPU, and "
+          "a "
+          "Tensor's, are taken on trust. row_tensor_scale, of rows in NVFP4, is a number or an array of one; "
+          "row_tensor_scales has those of the last groups, as expert_tensor_scales of DispatchedRows.");
 }
 
 }  // namespace switchyard::python

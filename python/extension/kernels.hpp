@@ -1,4 +1,4 @@
-// Attention, GroupedMatmul and the token formats.
+// Attention and GroupedMatmul.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,6 @@ namespace switchyard::python {
 
 void bind_attention(nb::module_& module);
 void bind_grouped_matmul(nb::module_& module);
-void bind_formats(nb::module_& module);
 
 // An Attention or a GroupedMatmul of one shape, on one rank.
 template <typename Kernel>

@@ -3,6 +3,7 @@
 #include <nanobind/typing.h>
 
 #include "expert_parallel.hpp"
+#include "formats.hpp"
 #include "kernels.hpp"
 #include "session.hpp"
 #include "switchyard/detail/device/device.hpp"

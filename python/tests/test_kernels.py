@@ -200,13 +200,15 @@ def test_codes_need_rows_of_bfloat16(one):
         sy.GroupedMatmul(one, 0, row_scale_format="packed-e8m0", **sizes)
 
 
-@pytest.mark.parametrize("row_scale_format", ["float32", "packed-e8m0"])
-def test_grouped_matmul_of_what_a_dispatch_in_fp8_writes(one, row_scale_format):
+@pytest.mark.parametrize(
+    "row_scale_format, dispatch_format",
+    [("float32", "fp8"), ("packed-e8m0", "fp8-ue8m0"), ("float32-by-row", "fp8-by-row")],
+)
+def test_grouped_matmul_of_what_a_dispatch_in_fp8_writes(one, row_scale_format, dispatch_format):
     random = np.random.default_rng(8)
     tokens, ids = random_bf16(random, 10, 256), random.integers(0, 4, (10, 2)).astype(np.int32)
     weights = random.standard_normal((4, 128, 256)).astype(ml_dtypes.float8_e4m3fn)
     weight_scales = (random.random((4, 1, 2)) + 0.5).astype(np.float32)
-    dispatch_format = "fp8" if row_scale_format == "float32" else "fp8-ue8m0"
     ep = sy.ExpertParallel(
         one,
         n_experts=4,
@@ -238,6 +240,136 @@ def test_grouped_matmul_of_what_a_dispatch_in_fp8_writes(one, row_scale_format):
             expected = tokens[sources[row, 0]].astype(np.float64) @ scaled.T
             error = np.abs(out.numpy()[row].astype(np.float64) - expected).max()
             assert error < 0.05 * np.abs(expected).max(), (expert, row)
+
+
+# Rows of a dispatch as floats, without tensor scales.
+def decode(sent, dispatch_format, hidden):
+    rows, scales = sent.rows.numpy(), sent.scales.numpy()
+    group = sy.token_formats()[dispatch_format]["group_size"]
+    if sy.token_formats()[dispatch_format]["element"] == "e2m1":
+        rows = E2M1[np.stack([rows & 15, rows >> 4], -1).reshape(len(rows), hidden)]
+    if sy.token_formats()[dispatch_format]["scale_placement"] == "tiled":
+        # Tiles of 128 rows by 4 columns; docs/formats.md has their order.
+        row, column = np.arange(len(rows))[:, None], np.arange(hidden // group)
+        tile = row // 128 * -(-hidden // group // 4) + column // 4
+        scales = scales[tile * 512 + row % 32 * 16 + row % 128 // 32 * 4 + column % 4].view(ml_dtypes.float8_e4m3fn)
+    return rows.astype(np.float64) * scales.astype(np.float64).repeat(group, -1)
+
+
+def dispatch_and_matmul(world, dispatch_format, **options):
+    """Returns what was sent, a matmul over it, its weights, and the rows as floats."""
+    random = np.random.default_rng(10)
+    tokens, ids = random_bf16(random, 10, 256), random.integers(0, 4, (10, 2)).astype(np.int32)
+    ep = sy.ExpertParallel(
+        world,
+        n_experts=4,
+        top_k=2,
+        hidden=256,
+        max_tokens_per_rank=10,
+        protocol="direct",
+        dispatch_format=dispatch_format,
+        **options,
+    )
+    sent = ep.dispatch(0, tokens, ids)
+    ep.synchronize()
+    matmul = sy.GroupedMatmul(
+        world, 0, num_groups=4, inner=256, columns=64, max_rows=sent.rows.shape[0], row_format=dispatch_format
+    )
+    return sent, matmul, random_bf16(random, 4, 64, 256), decode(sent, dispatch_format, 256)
+
+
+# `out` is what a matmul in bf16 makes of the rows, times a tensor scale for each expert.
+def expect_product(sent, out, weights, rows, tensor_scales=(1, 1, 1, 1)):
+    offsets, counts = sent.row_offsets.numpy(), sent.row_counts.numpy()
+    assert counts.min() > 0
+    for expert in range(4):
+        of_expert = slice(offsets[expert], offsets[expert] + counts[expert])
+        decoded = (rows[of_expert] * tensor_scales[expert]).astype(BF16).astype(np.float64)
+        expected = decoded @ weights[expert].astype(np.float64).T
+        error = np.abs(out.numpy()[of_expert].astype(np.float64) - expected).max()
+        assert error < 0.005 * np.abs(expected).max(), expert
+
+
+@pytest.mark.parametrize("dispatch_format", ["mxfp8", "fp8-by-row"])
+def test_grouped_matmul_decodes_rows(one, dispatch_format):
+    sent, matmul, weights, rows = dispatch_and_matmul(one, dispatch_format)
+    out = matmul.run(sent.rows, weights, sent.row_offsets, row_scales=sent.scales)
+    one.synchronize()
+    expect_product(sent, out, weights, rows)
+    assert sent.expert_tensor_scales is None
+
+
+def test_grouped_matmul_decodes_rows_in_nvfp4(one):
+    sent, matmul, weights, rows = dispatch_and_matmul(one, "nvfp4", input_scale=0.01)
+    for scale in (0.01, np.float32(0.01), np.array([0.01], np.float32)):
+        out = matmul.run(sent.rows, weights, sent.row_offsets, row_scales=sent.scales, row_tensor_scale=scale)
+        one.synchronize()
+        expect_product(sent, out, weights, rows, [0.01] * 4)
+    # Those of the last groups.
+    of_groups = np.array([0.5, 2], np.float32)
+    out = matmul.run(
+        sent.rows,
+        weights,
+        sent.row_offsets,
+        row_scales=sent.scales,
+        row_tensor_scale=0.01,
+        row_tensor_scales=of_groups,
+    )
+    one.synchronize()
+    expect_product(sent, out, weights, rows, [0.01, 0.01, 0.5, 2])
+
+
+def test_grouped_matmul_decodes_rows_in_nvfp4_by_expert(one):
+    scales = [0.01, 0.02, 0.005, 0.03]
+    sent, matmul, weights, rows = dispatch_and_matmul(one, "nvfp4-by-expert", expert_input_scales=scales)
+    np.testing.assert_array_equal(sent.expert_tensor_scales.numpy(), np.array(scales, np.float32))
+    out = matmul.run(
+        sent.rows,
+        weights,
+        sent.row_offsets,
+        row_scales=sent.scales,
+        row_tensor_scales=sent.expert_tensor_scales,
+    )
+    one.synchronize()
+    expect_product(sent, out, weights, rows, scales)
+
+
+def test_rows_that_are_not_of_the_row_format_are_refused(one):
+    sizes = dict(num_groups=1, inner=128, columns=64, max_rows=8)
+    with pytest.raises(sy.InvalidArgument, match="row_format is 'fp5'; it must be one of: bf16, fp8, "):
+        sy.GroupedMatmul(one, 0, row_format="fp5", **sizes)
+    with pytest.raises(sy.InvalidArgument, match="row_format is 'mxfp8'; element must be 'bf16' with it"):
+        sy.GroupedMatmul(one, 0, row_format="mxfp8", element="fp8", **sizes)
+    weights, offsets = np.zeros((1, 64, 128), BF16), np.array([0, 8], np.uint32)
+    codes, scales = np.zeros((8, 64), np.uint8), np.zeros(128 * 8, np.uint8)
+    matmul = sy.GroupedMatmul(one, 0, row_format="nvfp4", **sizes)
+    matmul.run(codes, weights, offsets, row_scales=scales)
+    one.synchronize()
+    refused = {
+        r"rows has shape \(8, 128\); it must be \(max_rows, bytes of the codes of a row\) = \(8, 64\)": dict(
+            rows=np.zeros((8, 128), np.uint8)
+        ),
+        "rows has dtype bfloat16; it must be uint8": dict(rows=codes.astype(BF16)),
+        r"row_scales has shape \(8, 8\); it must be \(bytes of all scale tiles,\) = \(1024,\)": dict(
+            row_scales=scales[:64].reshape(8, 8)
+        ),
+        "row_scales: must not be null": dict(row_scales=None),
+        "row_tensor_scale has dtype float64": dict(row_tensor_scale=np.ones(1)),
+        r"row_tensor_scale has shape \(2,\)": dict(row_tensor_scale=np.ones(2, np.float32)),
+        r"row_tensor_scales has shape \(2,\); it must have 1\.\.1": dict(row_tensor_scales=np.ones(2, np.float32)),
+        r"row_tensor_scales has shape \(0,\); it must have 1\.\.1": dict(row_tensor_scales=np.ones(0, np.float32)),
+    }
+    for message, wrong in refused.items():
+        given = dict(dict(rows=codes, weights=weights, row_offsets=offsets, row_scales=scales), **wrong)
+        with pytest.raises(sy.InvalidArgument, match=message):
+            matmul.run(**given)
+    with pytest.raises(TypeError, match="row_tensor_scale is a str; it must be a number or an array"):
+        matmul.run(codes, weights, offsets, row_scales=scales, row_tensor_scale="1")
+    matmul, rows = sy.GroupedMatmul(one, 0, **sizes), np.zeros((8, 128), BF16)
+    ones = np.ones(1, np.float32)
+    for name, value in (("row_scales", scales), ("row_tensor_scale", 2.0), ("row_tensor_scales", ones)):
+        with pytest.raises(sy.InvalidArgument, match=f"{name} must be None: rows are bf16, which has no"):
+            matmul.run(rows, weights, offsets, **{name: value})
 
 
 def test_grouped_matmul_writes_what_a_combine_in_fp8_reads(one):

@@ -26,7 +26,12 @@ def kernels(world: sy.World, rows: sy.Tensor, out: sy.Tensor) -> List[sy.Tensor]
         world, 0, head_dim=64, num_heads=1, num_kv_heads=1, max_query_len=16, max_key_len=16, causal=True
     )
     matmul = sy.GroupedMatmul(world, 0, num_groups=1, inner=64, columns=64, max_rows=16)
-    return [attention.run(rows, rows, rows), matmul.run(rows, rows, rows, out=out)]
+    coded = sy.GroupedMatmul(world, 0, num_groups=1, inner=64, columns=64, max_rows=16, row_format="nvfp4")
+    return [
+        attention.run(rows, rows, rows),
+        matmul.run(rows, rows, rows, out=out),
+        coded.run(rows, rows, rows, row_scales=rows, row_tensor_scale=0.5, row_tensor_scales=rows),
+    ]
 
 
 def stand_in(buffer: deep_ep.Buffer, x: Any, ids: Any, weights: Any) -> Any:
