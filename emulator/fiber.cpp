@@ -76,6 +76,7 @@ struct OverflowHandler {
       previous.sa_sigaction(signal, info, context);
     } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
       sigaction(SIGSEGV, &previous, nullptr);  // the access is repeated, and fails once more
+      if (info->si_code <= 0) raise(signal);   // somebody has sent it: there is none
     } else {
       previous.sa_handler(signal);
     }

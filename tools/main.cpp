@@ -1,6 +1,7 @@
 // `switchyard`: runs, verifies and times expert-parallel steps and attention, and tells what this machine can
 // do.
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -50,6 +51,7 @@ Result<ExitCode> run_and_catch(const Work& work) {
 int main(int argc, char** argv) {
   using namespace switchyard::tools;
   keep_standard_streams();
+  signal(SIGXFSZ, SIG_IGN);  // a file that becomes too large is an error of its write
   // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
   // default. A process of one rank needs few: processes that share a GPU (under MPS) share its queues, too.
   // What a user has exported for such processes would stop one that has all ranks.

@@ -39,7 +39,8 @@ struct AttentionShape {
   int page_size = 0;  // keys and values in pages of so many rows: a power of two, 16 to 256; 0: no pages
   int pages_per_sequence = 0;
   float scale = 0;  // of the scores; 0: one over the square root of head_dim, but not for MLA
-  // Scaled scores become soft_cap * tanh(score / soft_cap), before masks; 0: they stay as they are.
+  // Scaled scores become soft_cap * tanh(score / soft_cap), before masks; at most 1000, since they lose as
+  // much precision. 0: they stay as they are.
   float soft_cap = 0;
   TileSchedulerKind scheduler = TileSchedulerKind::kAutomatic;
   MHASchedule order = MHASchedule::AUTOMATIC;

@@ -88,7 +88,8 @@ std::string describe(const FaultRecord& record) {
       return text;
     case FaultKind::kTooManyRows:
       std::snprintf(text, sizeof(text),
-                    "%s: rank %d receives %" PRIu64 " rows, its output holds %" PRIu64 " (max_rows)",
+                    "%s: rank %d receives %" PRIu64 " rows, its output holds %" PRIu64
+                    " (max_rows; a larger capacity_factor makes room in row_buffers())",
                     to_string(record.phase), record.waiting_rank, record.seen, record.expected);
       return text;
     case FaultKind::kOverCapacity:

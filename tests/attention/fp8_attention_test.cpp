@@ -200,6 +200,8 @@ TEST_P(Fp8AttentionTest, BadShapesAndTensorsAreRefusedByName) {
   EXPECT_EQ(refusal([](AttentionShape& s) { s.candidate = 1; }).rfind("candidate is 1", 0), 0u);
   EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = 1; }), "");
   EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = -1; }).rfind("soft_cap is -1", 0), 0u);
+  EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = 1001; }).rfind("soft_cap is 1001; it must be", 0),
+            0u);
   EXPECT_EQ(
       refusal([](AttentionShape& s) { s.kv_format = static_cast<KvFormat>(7); }).rfind("kv_format is 7", 0),
       0u);

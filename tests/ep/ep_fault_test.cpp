@@ -169,7 +169,7 @@ TEST_P(EpFault, MoreRowsThanTheOutputHoldsIsNamed) {
                              {rows.data(), src_info.data(), 7, offsets.data(), ids.data()})
                   .ok());
   expect_message(ep.value()->synchronize(), StatusCode::kResourceExhausted,
-                 "receives 8 rows, its output holds 7 (max_rows)");
+                 "receives 8 rows, its output holds 7 (max_rows; a larger capacity_factor makes room");
 }
 
 // Counts come first: that a step does not fit is known before any row moves, on every rank.

@@ -29,6 +29,7 @@ TEST_F(CliAttention, AttendTakesEveryKindOfBatch) {
         "--seq-lens 2,1 --kv-lens 40,300 --page-size 16 --causal",
         "--seq-lens 80,30 --scheduler tile --order rotate --ctas 1",
         "--seq-lens 80,1 --kv-lens 90,600 --sinks --soft-cap 1.5",
+        "--seq-lens 64 --soft-cap 1000",
         "--seq-lens 2,1 --kv-lens 40,300 --kv-format fp8 --causal",
         "--seq-lens 17,0,70 --kv-lens 40,300,50 --kv-format fp8 --causal",
         "--seq-lens 20,1 --kv-lens 30,600 --kv-format fp8 --sinks --soft-cap 1.5"}) {

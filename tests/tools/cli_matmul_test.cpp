@@ -178,7 +178,7 @@ TEST_F(CliMatmul, FastRunsHaveThePhasesOfTheLibrarysLayer) {
   expect_refused(shape + "--mode fused --combine-start with-experts --protocol slotted",
                  {"--combine-start", "--protocol direct"});
   expect_refused(shape + "--mode fused --combine-start with-experts --p2p-world-size 1",
-                 {"--combine-start", "without a wire"});
+                 {"--p2p-world-size: 1", "--combine-start"});
   const std::string trace = folder / "trace.json";
   ASSERT_EQ(run(shape + "--stall 1@down:5 --trace " + trace).exit_code, 0);
   EXPECT_NE(testing_support::read_file(trace).find("gate_up"), std::string::npos);
@@ -236,6 +236,12 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("run --target host --gate-up-start with-rows " + coded, {"--gate-up-start", "--weights"});
   expect_refused("run --target host --mode fused --combine-start with-experts " + coded,
                  {"--combine-start", "--weights"});
+  expect_refused("run --target host --matmul fast --combine-format fp8 --hidden 64",
+                 {"--hidden: 64", "multiple of 128 with --combine-format fp8"});
+  expect_refused(
+      "run --target host --matmul fast --mode fused --combine-start with-experts --ranks 4 --p2p-world-size "
+      "2",
+      {"--p2p-world-size: 2", "--ranks (4)", "--combine-start"});
   expect_refused("run --target host --combine-format fp8 --reduce-at-owner " + coded,
                  {"--combine-format: fp8", "--protocol slotted", "--weights nvfp4"});
   expect_refused("bench layer --target host --weights mxfp4 --expert-width 96",

@@ -86,6 +86,8 @@ TEST_F(CliProcess, ARankThatDiesIsNamedByTheOthers) {
 TEST_F(CliProcess, WrongOptionsAreRefusedOnce) {
   expect_refused(shape_ + "--transport process --top-k 33", {"--top-k"});
   expect_refused(shape_ + "--rank 1", {"--rank, --rendezvous"});
+  expect_refused(shape_ + "--transport process --placement /dev/null",
+                 {"--placement: /dev/null must be a regular file", "--transport process"});
   expect_refused(shape_ + "--rank 3 --rendezvous unix:@x", {"--rank: 3 must be below --ranks (3)"});
 }
 

@@ -83,7 +83,7 @@ void add_attention_options(Command& command, AttentionOptions& options) {
   command.add_flag("--causal", attention_case.causal, "A query sees the keys up to its own position only");
   command.add_number("--window", attention_case.window, 0, kMaxSeqLen,
                      "A query sees keys less than so far away; 0: all");
-  command.add_fraction("--soft-cap", options.soft_cap, 0, 1e6,
+  command.add_fraction("--soft-cap", options.soft_cap, 0, 1000,
                        "Scores s become C * tanh(s / C); 0: they stay as they are");
   command.add_flag("--sinks", attention_case.has_sinks, "Every head has one more score, without a key");
   command.add_choice("--page-size", attention_case.page_size, numbers({0, 16, 32, 64, 128, 256}),

@@ -91,7 +91,10 @@ ExitCode print_errors(const std::vector<RankOutcome>& outcomes) {
     std::istringstream lines(all_say_the_same ? "" : outcome.errors);
     for (std::string line; std::getline(lines, line);)
       std::fprintf(stderr, "rank %zu: %s\n", rank, line.c_str());
-    if (outcome.signal != 0) std::fprintf(stderr, "rank %zu: ended by signal %d\n", rank, outcome.signal);
+    if (outcome.was_ended)
+      std::fprintf(stderr, "rank %zu: did not end when another rank had failed, and was ended\n", rank);
+    else if (outcome.signal != 0)
+      std::fprintf(stderr, "rank %zu: ended by signal %d\n", rank, outcome.signal);
     // Codes that the command does not have are those of a program that could not be run.
     const bool has_failed = outcome.signal != 0 || outcome.exit_code > kFault;
     code = std::max(code, has_failed ? kFault : static_cast<ExitCode>(outcome.exit_code));

@@ -231,9 +231,14 @@ Status check_groups_option(int p2p_world_size, int n_ranks, bool skips_all_to_al
   return Status();
 }
 
-Status check_hidden_option(int hidden, TokenFormatKind format) {
-  const Status status = check_hidden(format, hidden);
-  return status.ok() ? Status() : invalid_argument("--hidden: %s", status.message().c_str());
+Status check_hidden_option(int hidden, TokenFormatKind format, CombineFormat combine_format) {
+  const std::pair<const char*, TokenFormatKind> formats[] = {{"--format", format},
+                                                             {"--combine-format", kind_of(combine_format)}};
+  for (const auto& [flag, kind] : formats)
+    if (const int multiple = info_of(kind).hidden_multiple(); hidden % multiple != 0)
+      return invalid_argument("--hidden: %d must be a multiple of %d with %s %s", hidden, multiple, flag,
+                              to_string(kind));
+  return Status();
 }
 
 void add_protocol_option(Command& command, Protocol& protocol, const std::string& automatic) {

@@ -69,6 +69,6 @@ Status with_flags(const Status& status);
 // The same for these names, each with its flag.
 Status with_flags(const Status& status, const std::vector<std::pair<const char*, const char*>>& flags);
 // Whether --hidden suits the format.
-Status check_hidden_option(int hidden, TokenFormatKind format);
+Status check_hidden_option(int hidden, TokenFormatKind format, CombineFormat combine_format);
 
 }  // namespace switchyard::tools

@@ -76,8 +76,7 @@ Status check_shape(const PlanOptions& options) {
   const Cluster& cluster = options.cluster;
   if (shape.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", shape.hidden, kHiddenMultiple);
-  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(shape.hidden, shape.format));
-  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(shape.hidden, kind_of(shape.combine_format)));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(shape.hidden, shape.format, shape.combine_format));
   if (is_name(options.routing) && options.routing != "one-expert" && shape.top_k > shape.n_experts)
     return invalid_argument("--top-k: %d must be 1..%d: a token's experts differ (--experts)", shape.top_k,
                             shape.n_experts);

@@ -109,8 +109,8 @@ void collect_output(std::vector<RankProcess>& processes) {
   Clock::time_point end = Clock::time_point::max();
   for (;;) {
     if (Clock::now() > end)
-      for (const RankProcess& process : processes)
-        if (process.pid > 0) kill(process.pid, SIGKILL);
+      for (RankProcess& process : processes)
+        if (process.pid > 0 && kill(process.pid, SIGKILL) == 0) process.outcome.was_ended = true;
     std::vector<pollfd> polled;
     std::vector<std::pair<RankProcess*, int>> owner;
     for (RankProcess& process : processes)

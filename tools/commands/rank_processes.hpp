@@ -13,11 +13,12 @@ inline constexpr const char* kExtraOutput = "/proc/self/fd/3";
 
 // How a rank's process ended.
 struct RankOutcome {
-  std::string output;  // what it wrote to stdout
-  std::string errors;  // the same, to stderr
-  std::string extra;   // the same, to kExtraOutput
-  int exit_code = 0;   // 127: the program could not be run; `errors` says why
-  int signal = 0;      // that ended it; 0: none
+  std::string output;      // what it wrote to stdout
+  std::string errors;      // the same, to stderr
+  std::string extra;       // the same, to kExtraOutput
+  int exit_code = 0;       // 127: the program could not be run; `errors` says why
+  int signal = 0;          // that ended it; 0: none
+  bool was_ended = false;  // by this program, since another one had failed and this one did not end
 };
 
 // Runs this program once with each list of arguments, all at once. Returns when all have ended; they end with

@@ -72,6 +72,16 @@ Status check_transport(const RunOptions& options) {
   return options.starts_processes() ? Status() : check_target_option(options.target);
 }
 
+// The process of each rank reads its files, too, and a pipe is empty then.
+Status check_can_be_read_again(const char* flag, const std::string& path, const RunOptions& options) {
+  std::error_code error;
+  if (!options.starts_processes() || !std::filesystem::exists(path, error) ||
+      std::filesystem::is_regular_file(path, error) || std::filesystem::is_directory(path, error))
+    return Status();
+  return invalid_argument("%s: %s must be a regular file with --transport process, whose ranks read it, too",
+                          flag, path.c_str());
+}
+
 // The routing, and the tokens of each rank.
 Status finish_routing(RunOptions& options) {
   Workload& workload = options.workload;
@@ -86,6 +96,7 @@ Status finish_routing(RunOptions& options) {
     if (options.tokens_given)
       return invalid_argument(
           "--tokens, --tokens-per-rank: a --routing file says how many tokens each rank has");
+    SWITCHYARD_RETURN_IF_ERROR(check_can_be_read_again("--routing", options.routing, options));
     SWITCHYARD_RETURN_IF_ERROR(
         read_routing_file(options.routing, options.top_k_given ? workload.top_k : 0, workload));
   }
@@ -134,6 +145,11 @@ Status check_fast_matmuls(const RunOptions& options) {
       check_combine_start(options.combine_start, options.protocol, options.combine_format));
   if (options.combine_start == CombineStart::kWithExperts && options.mode != "fused")
     return invalid_argument("--combine-start: with-experts needs --mode fused, not %s", options.mode.c_str());
+  if (options.combine_start == CombineStart::kWithExperts && options.p2p_world_size != 0 &&
+      options.p2p_world_size != options.workload.n_ranks)
+    return invalid_argument(
+        "--p2p-world-size: %d must be 0 or --ranks (%d) with --combine-start with-experts",
+        options.p2p_world_size, options.workload.n_ranks);
   if (options.combine_start == CombineStart::kWithExperts && options.reduce_at_owner)
     return invalid_argument("--combine-start: with-experts does without --reduce-at-owner");
   if (options.gate_up_start == GateUpStart::kBehindDispatch) return Status();
@@ -222,8 +238,7 @@ Status finish_options(RunOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(finish_routing(options));
   if (workload.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
-  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
-  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, kind_of(options.combine_format)));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format, options.combine_format));
   workload.is_replicated = options.skips_all_to_all;
   SWITCHYARD_RETURN_IF_ERROR(
       check_groups_option(options.p2p_world_size, workload.n_ranks, options.skips_all_to_all));
@@ -238,6 +253,7 @@ Status finish_options(RunOptions& options) {
     return invalid_argument("--trace: only single steps can be traced; --in-flight must be 1");
   if (has_router(workload) && workload.top_k > workload.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
+  SWITCHYARD_RETURN_IF_ERROR(check_can_be_read_again("--placement", options.placement_options.file, options));
   Result<std::optional<ExpertPlacement>> placement = placement_of(options.placement_options, workload);
   if (!placement.ok()) return placement.status();
   options.placement = std::move(placement).value();

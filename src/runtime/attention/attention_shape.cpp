@@ -122,8 +122,11 @@ Status check_attention_shape(const AttentionShape& shape) {
     return invalid_argument("order is %d; it must be one of MHASchedule", order);
   if (!(shape.scale >= 0) || !std::isfinite(shape.scale))
     return invalid_argument("scale is %g; it must be positive, or 0 for the usual one", shape.scale);
-  if (!(shape.soft_cap >= 0) || !std::isfinite(shape.soft_cap))
-    return invalid_argument("soft_cap is %g; it must be positive, or 0 for none", shape.soft_cap);
+  // What the tangent is rounded by is multiplied by the cap.
+  constexpr float kMaxSoftCap = 1000;
+  if (!(shape.soft_cap >= 0 && shape.soft_cap <= kMaxSoftCap))
+    return invalid_argument("soft_cap is %g; it must be positive and at most %g, or 0 for none",
+                            shape.soft_cap, kMaxSoftCap);
   if (shape.max_query_len > shape.num_query_rows)
     return invalid_argument("max_query_len %d exceeds num_query_rows %lld", shape.max_query_len,
                             static_cast<long long>(shape.num_query_rows));

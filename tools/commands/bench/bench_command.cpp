@@ -75,8 +75,8 @@ Status finish_options(BenchOptions& options) {
                             options.n_ranks);
   if (options.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, kHiddenMultiple);
-  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, options.launch.format));
-  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, kind_of(options.launch.combine_format)));
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_hidden_option(options.hidden, options.launch.format, options.launch.combine_format));
   SWITCHYARD_RETURN_IF_ERROR(check_groups_option(options.launch.p2p_world_size, options.n_ranks, false));
   if ((options.rank >= 0) != !options.rendezvous.empty())
     return invalid_argument("--rank, --rendezvous: a process that joins others needs both");

@@ -66,13 +66,13 @@ Status finish_options(BenchOptions& options) {
     return invalid_argument("--gate-up-start: with-rows needs --protocol direct, not slotted");
   SWITCHYARD_RETURN_IF_ERROR(
       check_combine_start(options.combine_start, options.protocol, options.combine_format));
-  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
-  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, kind_of(options.combine_format)));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format, options.combine_format));
   SWITCHYARD_RETURN_IF_ERROR(check_weights_option(config_of(options)));
   const int multiple =
       matmul_rows_of(options.format, options.weights).element == MatmulElement::kFP8 ? 64 : 8;
   if (workload.expert_width % multiple != 0)
-    return invalid_argument("--expert-width: %d must be a multiple of %d", workload.expert_width, multiple);
+    return invalid_argument("--expert-width: %d must be a multiple of %d%s", workload.expert_width, multiple,
+                            multiple == 64 ? " with weights in fp8" : "");
   if (workload.n_experts % workload.n_ranks != 0)
     return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", workload.n_experts,
                             workload.n_ranks);
