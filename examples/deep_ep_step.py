@@ -29,7 +29,7 @@ def run_rank(rank, pipe):
     topk_idx = np.argsort(random.random((TOKENS, EXPERTS)), axis=1)[:, :TOP_K].astype(np.int64)
     topk_weights = np.full((TOKENS, TOP_K), 0.5, np.float32)
 
-    buffer = deep_ep.Buffer(Group(rank, pipe))
+    buffer = deep_ep.Buffer(Group(rank, pipe), target="host")
     per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(topk_idx, EXPERTS)
     received, ids, weights, counts, handle, _ = buffer.dispatch(
         x,

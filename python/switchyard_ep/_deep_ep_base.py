@@ -121,6 +121,8 @@ class BufferBase:
     num_sms: int = 20
     # Seconds that a rank waits for another; DeepEP's are 100.
     timeout: float = float(os.environ.get("SWITCHYARD_DEEP_EP_TIMEOUT", "100"))
+    # Combine lets other processes open the memory that x lies in, so that they read it there.
+    opens_memory: bool = os.environ.get("SWITCHYARD_DEEP_EP_OPEN_MEMORY", "1") == "1"
     # With enable_shrink: seconds until a rank that does not come is masked.
     shrink_timeout: float = float(os.environ.get("SWITCHYARD_DEEP_EP_SHRINK_TIMEOUT", "5"))
 

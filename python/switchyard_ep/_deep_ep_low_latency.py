@@ -303,13 +303,17 @@ class LowLatencyMode(BufferBase):
         exchange, arrays = handle.exchange, self._arrays(x)
         with self._call(arrays, None, async_finish, x, topk_idx, topk_weights, out) as call:
             weights = arrays.take(topk_weights, "topk_weights", "float32")
+            num_rows, lends = x.shape[0] * x.shape[1], False
             if exchange.is_gone:
                 exchange = self._move(arrays, handle, topk_idx, self._loose_rows if zero_copy else x, call)
                 rows = exchange.memory.expert_outputs
             else:
                 exchange = self._open_low_latency(exchange, handle, topk_idx, call)
                 rows = exchange.memory.expert_outputs
-                if not zero_copy:
+                lends = not (zero_copy or return_recv_hook) and self._lends_masked_rows(exchange, num_rows)
+                if lends:
+                    rows = exchange.offer(arrays.copy_if_strided(x), call.stream)
+                elif not zero_copy:
                     rows = exchange.store(arrays.copy_if_strided(x), call.stream)
             combined = arrays.empty((topk_idx.shape[0], hidden), "bfloat16") if out is None else out
             waits = self._rank_waits(arrays, wait_stats)
@@ -338,11 +342,20 @@ class LowLatencyMode(BufferBase):
                     stream=call.stream,
                 )
                 exchange.state = "closed"
-                exchange.check_if_waiting()
+                if lends:  # when this step has ended, nobody reads x any more
+                    exchange.reopen(call.stream)
+                else:
+                    exchange.check_if_waiting()
                 waits.complete()
         if async_finish:
             self._hand_over(async_finish, combined)
         return combined, call.event, hook
+
+    def _lends_masked_rows(self, exchange: Exchange, num_rows: int) -> bool:
+        """Whether peers may read x where it is, which makes a combine end when all of them have read. The answer is the same
+        on all ranks. With a hook, and where ranks may end in the middle, the caller has x back earlier."""
+        may_open = self.opens_memory and self.group_size > 1 and not exchange.arrays.is_host
+        return may_open and self._survivors is None and num_rows == len(exchange.outputs)
 
     def _move(self, arrays: Any, handle: LowLatencyHandle, topk_idx: Any, x: Any, call: Call) -> Exchange:
         """Opens a step of the ranks that are left, with the layout of a handle from before, and brings x there: rows of
@@ -457,7 +470,7 @@ class ReceivedRows:
         exchange, arrays = self._exchange, self._exchange.arrays
         if exchange.layout != layout or exchange.num_reopened or exchange.is_gone:
             raise ValueError(
-                "the handle's layout range is valid until the dispatch after the next, or a second combine"
+                "the handle's layout range is valid until the dispatch after the next, or until its combine"
             )
         exchange.settle()
         first_rows, counts = exchange.ep.source_row_offsets(exchange.rank), arrays.tolist(exchange.counts)

@@ -88,8 +88,6 @@ class NormalMode(BufferBase):
     # The rows of so many dispatches, and their scales, may be returned where they are, as long as anybody holds them; with
     # more, and with async_finish, what is returned is a copy. Each has memory for every token of every rank.
     lent_dispatches: int = int(os.environ.get("SWITCHYARD_DEEP_EP_LENT_DISPATCHES", "2"))
-    # Combine lets other processes open the memory that x lies in, so that they read it there.
-    opens_memory: bool = os.environ.get("SWITCHYARD_DEEP_EP_OPEN_MEMORY", "1") == "1"
     # The most tokens of any rank; None: memory grows when a rank comes with more than any did before.
     max_tokens_per_rank: Optional[int] = None
     _capacity = 0  # tokens per rank that there is room for; the same on all ranks
@@ -428,7 +426,7 @@ class NormalMode(BufferBase):
         with self._call(arrays, previous_event, async_finish, x, topk_weights, *biases) as call:
             rows = arrays.copy_if_strided(arrays.take(x, "x", "bfloat16"))
             exchange = self._open_for(arrays, handle, rows.shape[1], config, call)
-            lends = self._lends(exchange)
+            lends = self._lends_rows(exchange)
             given = None
             if len(rows):
                 is_whole = len(rows) >= self._num_rows(handle)
@@ -467,7 +465,7 @@ class NormalMode(BufferBase):
         """That combine reads, at most."""
         return len(handle.recv_src_idx) if handle.num_recv_tokens is None else handle.num_recv_tokens
 
-    def _lends(self, exchange: Exchange) -> bool:
+    def _lends_rows(self, exchange: Exchange) -> bool:
         """Whether peers may read x where it is. The answer is the same on all ranks, whatever each of them finds x in:
         such a combine ends when all of them have read."""
         is_shared = self.shares_rows or exchange.gave_outputs

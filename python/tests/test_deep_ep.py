@@ -84,7 +84,7 @@ def check_dispatch(rank, every, got, alignment=1):
 
 
 def run_all(rank, group):
-    buffer = deep_ep.Buffer(group, int(1e6))
+    buffer = deep_ep.Buffer(group, int(1e6), target="host")
     every = [Tokens(r) for r in range(RANKS)]
     mine = every[rank]
     layout = layout_of(buffer, mine)
@@ -396,7 +396,7 @@ class Alone:
 
 
 def test_bad_arguments_are_named():
-    buffer = deep_ep.Buffer(Alone())
+    buffer = deep_ep.Buffer(Alone(), target="host")
     x, ids = np.zeros((4, HIDDEN), BF16), np.zeros((4, 2), np.int64)
     with pytest.raises(ValueError, match="must be int64"):
         buffer.get_dispatch_layout(ids.astype(np.int32), 8)
@@ -436,7 +436,7 @@ def dispatch_alone(buffer, num_tokens, **options):
 
 
 def test_memory_that_a_graph_holds_outlives_growth():
-    buffer = deep_ep.Buffer(Alone())
+    buffer = deep_ep.Buffer(Alone(), target="host")
     handle = dispatch_alone(buffer, 10)[4]
     buffer._is_capturing = True  # as on a stream that is being captured
     buffer.dispatch(np.ones((10, HIDDEN), BF16), handle=handle)
@@ -466,7 +466,7 @@ class Interrupted:
 
 
 def test_a_step_may_be_called_off_again_after_an_interrupt():
-    buffer = deep_ep.Buffer(Alone())
+    buffer = deep_ep.Buffer(Alone(), target="host")
     dispatch_alone(buffer, 10)
     (exchange,) = buffer._exchanges.values()
     exchange.ep = Interrupted(exchange.ep)
@@ -489,7 +489,7 @@ def wait_for_a_late_rank(group):
     meanwhile, and Ctrl-C has ended the wait. The steps behind it are whole."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rank, every = group.rank(), [Tokens(of) for of in range(RANKS)]
-    mine, buffer = every[rank], deep_ep.Buffer(group)
+    mine, buffer = every[rank], deep_ep.Buffer(group, target="host")
     layout = layout_of(buffer, mine)
 
     def dispatch():
@@ -546,7 +546,7 @@ def in_a_thread(function):
 
 
 def test_an_interrupt_leaves_no_gate_shut():
-    buffer = deep_ep.Buffer(Alone())
+    buffer = deep_ep.Buffer(Alone(), target="host")
     assert buffer._gate.enter()  # and Ctrl-C comes before the call begins
     assert not in_a_thread(buffer._gate.enter)
     buffer._gate.holder["thread"] += 1
@@ -560,7 +560,7 @@ def test_an_interrupt_leaves_no_gate_shut():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python's, of a fork with threads
 def test_a_fork_beside_a_call_leaves_no_gate_shut():
-    buffer = deep_ep.Buffer(Alone())
+    buffer = deep_ep.Buffer(Alone(), target="host")
     assert in_a_thread(buffer._gate.enter)
     assert not buffer._gate.enter()
     child = os.fork()
@@ -571,10 +571,10 @@ def test_a_fork_beside_a_call_leaves_no_gate_shut():
 
 
 def test_a_rank_may_have_more_tokens_than_it_said():
-    buffer = deep_ep.Buffer(Alone())
+    buffer = deep_ep.Buffer(Alone(), target="host")
     buffer.max_tokens_per_rank = 16
     dispatch_alone(buffer, 40)
-    other = deep_ep.Buffer(Alone())
+    other = deep_ep.Buffer(Alone(), target="host")
     with pytest.raises(ValueError, match="num_worst_tokens is 20, .* room for 32 tokens .* rank 0 has 40; set Buffer.max_"):
         dispatch_alone(other, 40, num_worst_tokens=20)
     dispatch_alone(other, 20, num_worst_tokens=20)
@@ -582,7 +582,7 @@ def test_a_rank_may_have_more_tokens_than_it_said():
 
 def test_torch_tensors_come_back_as_such():
     torch = pytest.importorskip("torch")
-    buffer = deep_ep.Buffer(Alone())
+    buffer = deep_ep.Buffer(Alone(), target="host")
     x, ids = torch.randn(6, HIDDEN).bfloat16(), torch.rand(6, EXPERTS).topk(TOP_K, -1).indices
     layout = buffer.get_dispatch_layout(ids, EXPERTS)
     received, local, weights, counts, handle, _ = buffer.dispatch(
@@ -599,7 +599,7 @@ def test_torch_tensors_come_back_as_such():
 
 
 def test_what_is_not_there_says_what_to_use():
-    buffer = deep_ep.Buffer(Alone(), low_latency_mode=True)
+    buffer = deep_ep.Buffer(Alone(), low_latency_mode=True, target="host")
     given = (np.zeros((1, HIDDEN), BF16), np.zeros((1, 2), np.int64), 4, 8)
     with pytest.raises(ValueError, match="round_scale"):
         buffer.low_latency_dispatch(*given, use_ue8m0=True)
@@ -612,7 +612,7 @@ def test_what_is_not_there_says_what_to_use():
     with pytest.raises(NotImplementedError, match="combine_format"):
         buffer.low_latency_combine(*returned, use_logfmt=True)
     with pytest.raises(NotImplementedError, match="torch.distributed"):
-        deep_ep.Buffer(Alone(), enable_shrink=True)
+        deep_ep.Buffer(Alone(), enable_shrink=True, target="host")
     with pytest.raises(ValueError, match="enable_shrink"):
         buffer.low_latency_update_mask_buffer(0, True)
     for name in ("internode_dispatch", "get_comm_stream", "get_local_buffer_tensor"):

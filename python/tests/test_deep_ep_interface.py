@@ -79,7 +79,7 @@ class Alone:
 
 def test_a_buffer_has_the_attributes_of_deep_ep():
     group = Alone()
-    buffer = deep_ep.Buffer(group, 1000, 2000, low_latency_mode=True, explicitly_destroy=True)
+    buffer = deep_ep.Buffer(group, 1000, 2000, low_latency_mode=True, explicitly_destroy=True, target="host")
     expected = dict(
         rank=0,
         group_size=1,

@@ -1,4 +1,4 @@
-"""Combine of the stand-in for DeepEP over memory of PyTorch's that processes on one GPU open of each other."""
+"""Combines of the stand-in for DeepEP over memory of PyTorch's that processes on one GPU open of each other."""
 
 import pytest
 
@@ -86,3 +86,40 @@ def test_rows_in_other_memory_are_copied(monkeypatch):
 @pytest.mark.parametrize("function", [combine_the_callers_memory, capture_a_combine])
 def test_rows_are_read_where_they_are(function):
     run(function, RANKS)
+
+
+def combine_low_latency(group):
+    """Rows of the caller's own memory, of which each combine must have read all when it ends."""
+    torch.manual_seed(group.rank())
+    buffer = deep_ep.Buffer(group, low_latency_mode=True)
+    x = torch.randn(TOKENS, HIDDEN, device="cuda").bfloat16()
+    ids = torch.rand(TOKENS, EXPERTS, device="cuda").topk(TOP_K, -1).indices
+    weights = torch.full((TOKENS, TOP_K), 1.0, device="cuda")
+    expected = x.float() * TOP_K
+    held = torch.empty(EXPERTS // RANKS, RANKS * TOKENS, HIDDEN, dtype=torch.bfloat16, device="cuda")
+    used = []
+    for i in range(24):
+        rows, _, handle, _, _ = buffer.low_latency_dispatch(x, ids, TOKENS, EXPERTS, use_fp8=False)
+        is_mixed = i % 8 == 7
+        scale = 1 if is_mixed else 2 ** (i % 3)
+        torch.mul(rows, scale, out=held)
+        given = rows if is_mixed and group.rank() else held  # a rank may give what the dispatch returned
+        output, _, hook = buffer.low_latency_combine(
+            given, ids, weights, handle, async_finish=i % 4 == 0, return_recv_hook=i % 5 == 4
+        )
+        if i % 5 != 4 and i % 4:  # with a hook the rows were copied, and stay where peers look for them
+            held.zero_()
+        if hook is not None:
+            held.zero_()
+            hook()
+        torch.cuda.synchronize()
+        assert torch.equal(output, (expected * scale).bfloat16()), i
+        used.append(handle.exchange)
+    assert all(
+        one.ep.offer_expert_rows(one.rank, held.view(-1, HIDDEN), is_whole=True, stream="current") for one in used[-2:]
+    )
+    buffer.destroy()
+
+
+def test_low_latency_rows_are_read_where_they_are():
+    run(combine_low_latency, RANKS)

@@ -54,7 +54,7 @@ def combine(buffer, tokens, ids, rows, handle, masked):
 def first_step(rank, group):
     """A buffer whose ranks can be masked, behind a step of all of them."""
     deep_ep.Buffer.shrink_timeout = 1.0
-    buffer = deep_ep.Buffer(group, low_latency_mode=True, enable_shrink=True)
+    buffer = deep_ep.Buffer(group, low_latency_mode=True, enable_shrink=True, target="host")
     torch.manual_seed(rank)
     tokens, ids = torch.randn(TOKENS, HIDDEN).bfloat16(), torch.rand(TOKENS, 6).topk(2).indices
     rows, handle = low_latency_step(buffer, tokens, ids, [])
