@@ -24,6 +24,7 @@ ragged, decode  the same
 matmul          scripts/bench_matmul.py --json FILE, or switchyard bench matmul --json FILE
 matmul-fp8      the same with --weights fp8
 layer           switchyard bench layer --json FILE, one FILE for each format and number of experts
+layer-peers     scripts/bench_layer.py --json FILE
 accuracy        switchyard bench formats --json FILE
 host            scripts/bench_host.py build/switchyard --json FILE
 host-processes  the same
@@ -326,6 +327,26 @@ def layer_table(reports):
                      "beyond the matmuls, of dispatch + combine", "TFLOP/s", "weights, TB/s"], rows)
 
 
+def layer_peers_table(reports):
+    def time_of(timed, key):
+        return microseconds(timed[key]) if timed else "-"
+
+    rows = []
+    for report in reports:
+        name = ""
+        for case in report["results"]:
+            previous, name = name, f"{case['format']}, {case['experts']} experts"
+            ours, peers = case["ours"], case["peers"]
+            normal, low_latency = peers.get("normal"), peers.get("low-latency")
+            best = min((peer["us"] for peer in peers.values()), default=None)
+            rows.append(["" if name == previous else name, case["tokens"], time_of(ours, "median_us"),
+                         time_of(ours and ours["parts"], "route"), time_of(normal, "us"),
+                         time_of(normal, "permutation_us"), time_of(low_latency, "us"),
+                         f"{best / ours['median_us']:.2f}" if best and ours else "-"])
+    return markdown(["layer", "tokens per rank", "step us", "of these route", "DeepEP normal + DeepGEMM, us",
+                     "of these the permutation", "DeepEP low latency + DeepGEMM, us", "the best of these over ours"], rows)
+
+
 # switchyard bench formats
 
 
@@ -402,6 +423,7 @@ TABLES = {
     "matmul": lambda reports: matmul_table(reports, "bf16"),
     "matmul-fp8": lambda reports: matmul_table(reports, "fp8"),
     "layer": layer_table,
+    "layer-peers": layer_peers_table,
     "accuracy": accuracy_table,
     "host": host_table,
     "host-processes": host_processes_table,

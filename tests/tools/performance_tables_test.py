@@ -164,6 +164,12 @@ class TablesOfStoredRuns(unittest.TestCase):
                          [["bf16, 256 experts", "16", "130", "2.0", "20.0", "60.0", "40.0", "30.0", "0.60", "5", "4"],
                           ["", "128", "130", "2.0", "20.0", "60.0", "40.0", "30.0", "0.60", "5", "4"]])
 
+    def test_a_layer_of_peers_has_the_faster_of_their_forms_over_ours(self):
+        self.assertEqual(rows_of(tables.TABLES["layer-peers"]([stored("layer_peers")])),
+                         [["bf16, 256 experts", "16", "100", "9.0", "200", "30.0", "150", "1.50"],
+                          ["", "128", "100", "9.0", "200", "30.0", "-", "2.00"],
+                          ["", "1024", "100", "9.0", "-", "-", "-", "-"]])
+
     def test_a_matmul_of_other_weights_or_of_all_tunings_is_refused(self):
         with self.assertRaisesRegex(tables.Problem, "has bf16, and the table is of fp8"):
             tables.TABLES["matmul-fp8"]([stored("matmul")])
@@ -305,6 +311,7 @@ class Command(unittest.TestCase):
                    "matmul": matmul, "matmul-fp8": matmul_fp8, "layer": layer, "accuracy": accuracy,
                    "published": str(published)}
         sources |= dict.fromkeys(("host", "host-processes"), str(FOLDER / "performance_tables" / "host.json"))
+        sources["layer-peers"] = str(FOLDER / "performance_tables" / "layer_peers.json")
         self.assertEqual(sources.keys(), tables.TABLES.keys())
         self.write_page(*sources)
         code, said = self.run_script(*(f"{name}={paths}" for name, paths in sources.items()), "--commit", "abc1234")
