@@ -21,6 +21,7 @@ struct BenchOptions : ReplayOptions {
   int num_matmul_blocks = 0;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
   CombineStart combine_start = CombineStart::kBehindExperts;
+  bool dependent_launch = false;
   std::string trace;
 
   // A report that goes to stdout is alone there.
@@ -39,6 +40,7 @@ MoeLayerConfig config_of(const BenchOptions& options) {
   config.ep.hidden = options.workload.hidden;
   config.ep.n_sms = options.n_sms;
   config.ep.combine_start = options.combine_start;
+  config.ep.dependent_launch = options.dependent_launch;
   config.ep.protocol = options.protocol;
   config.ep.dispatch_format = options.format;
   config.ep.combine_format = options.combine_format;
@@ -165,6 +167,7 @@ std::string to_json(const BenchOptions& options, const BenchReport& report) {
       .add("top_k", workload.top_k)
       .add("gate_up_start", name_of(options.gate_up_start))
       .add("combine_start", to_string(options.combine_start))
+      .add("dependent_launch", options.dependent_launch)
       .add("results", std::move(results));
   return json.to_text();
 }
@@ -205,6 +208,8 @@ void add_bench_layer_command(Command& bench) {
       .hide_default();
   add_gate_up_start_option(command, options->gate_up_start);
   add_combine_start_option(command, options->combine_start);
+  command.add_flag("--dependent-launch", options->dependent_launch,
+                   "CUDA: launches may take their places before their predecessors have ended");
   command
       .add_text("--trace", options->trace,
                 "Write what each rank and each block of dispatch and combine did in one more step, which is\n"
