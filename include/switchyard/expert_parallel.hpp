@@ -286,6 +286,10 @@ struct CombineInput {
   // the rows, such as a GroupedMatmul with `completion`. It was behind everything else that combine reads
   // when it let the next launch in. Combine may then be resident while it still runs.
   bool follows_experts = false;
+  // Direct protocol, no wire: combine ends when every rank has read this rank's rows, so that whoever has lent
+  // them (offer_expert_rows) may write to them behind it, without a reopen_step. All ranks ask for it, or none
+  // does. combine_async has no such end.
+  bool awaits_readers = false;
 };
 
 struct CombineOutput {

@@ -253,6 +253,9 @@ typedef struct switchyard_combine_input {
   size_t size;
   const void* expert_rows; /* with reduce_at_owner combine writes to them */
   const int32_t* src_info;
+  /* 1, of all ranks, direct protocol: rows that were offered may be written to behind the combine. */
+  int32_t awaits_readers;
+  int32_t reserved; /* 0 */
 } switchyard_combine_input;
 
 typedef struct switchyard_combine_output {

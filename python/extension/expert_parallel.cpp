@@ -357,10 +357,12 @@ nb::any EpHandle::combine_wait(int rank, WantedSums wanted, nb::handle stream) {
   return nb::borrow<nb::any>(wanted.out);
 }
 
-nb::any EpHandle::combine(int rank, nb::handle expert_rows, WantedSums wanted, nb::handle stream) {
+nb::any EpHandle::combine(int rank, nb::handle expert_rows, WantedSums wanted, bool awaits_readers,
+                          nb::handle stream) {
   Arguments arguments("combine", *session_, world_rank("combine", rank), stream);
   const auto call = core_->gate.enter("combine", rank);
-  const CombineInput input = expert_rows_of("combine", arguments, rank, expert_rows);
+  CombineInput input = expert_rows_of("combine", arguments, rank, expert_rows);
+  input.awaits_readers = awaits_readers;
   const CombineOutput output = destination_of("combine", arguments, rank, wanted);
   need(use("combine").combine(rank, input, output, arguments.stream()));
   enqueued(arguments);

@@ -71,7 +71,8 @@ class EpHandle {
   nb::object dispatch(int rank, const GivenTokens& given, const WantedOutputs& wanted, nb::handle stream);
   void combine_async(int rank, nb::handle expert_rows, nb::handle stream);
   nb::any combine_wait(int rank, WantedSums wanted, nb::handle stream);
-  nb::any combine(int rank, nb::handle expert_rows, WantedSums wanted, nb::handle stream);
+  nb::any combine(int rank, nb::handle expert_rows, WantedSums wanted, bool awaits_readers,
+                  nb::handle stream);
   void all_reduce(int rank, nb::handle values, nb::handle stream);
   void abandon_step(int rank);
   void call_off_step(int rank, nb::handle stream);

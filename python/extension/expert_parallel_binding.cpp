@@ -278,19 +278,22 @@ void bind_steps(nb::class_<EpHandle>& ep) {
   ep.def(
         "combine",
         [](EpHandle& handle, int rank, nb::object expert_rows, nb::object topk_ids, nb::object topk_weights,
-           nb::object out, std::string reduction, nb::object rank_wait_ns, nb::handle stream) {
+           nb::object out, std::string reduction, nb::object rank_wait_ns, bool awaits_readers,
+           nb::handle stream) {
           return handle.combine(rank, expert_rows,
-                                {topk_ids, topk_weights, out, std::move(reduction), rank_wait_ns}, stream);
+                                {topk_ids, topk_weights, out, std::move(reduction), rank_wait_ns},
+                                awaits_readers, stream);
         },
         nb::arg("rank"), nb::arg("expert_rows").none(), nb::arg("topk_ids") = nb::none(),
         nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("out") = nb::none(),
         nb::arg("reduction") = "weighted", nb::arg("rank_wait_ns") = nb::none(),
-        nb::arg("stream") = nb::none(),
+        nb::arg("awaits_readers") = false, nb::arg("stream") = nb::none(),
         nb::sig(SWITCHYARD_OUT_SIGNATURES(
             "combine",
             "rank: int, expert_rows: object | None, topk_ids: object | None = None, topk_weights: object | "
             "None = None",
-            "reduction: str = 'weighted', rank_wait_ns: object | None = None, stream: object | None = None")),
+            "reduction: str = 'weighted', rank_wait_ns: object | None = None, awaits_readers: bool = False, "
+            "stream: object | None = None")),
         "Sends expert_rows, row by row the result for the dispatched rows, back to where they came from, "
         "and returns "
         "out, (num_tokens, hidden): the sum of each token's rows times topk_weights, (num_tokens, top_k) "
@@ -299,7 +302,8 @@ void bind_steps(nb::class_<EpHandle>& ep) {
         "expert_outputs. The "
         "direct protocol takes rows or expert_outputs of DispatchedRows only. topk_ids are as dispatched; "
         "per rank, "
-        "and if those were int64, they may be left out. rank_wait_ns: as in dispatch.")
+        "and if those were int64, they may be left out. rank_wait_ns: as in dispatch. awaits_readers: all "
+        "ranks ask for it; rows that were offered (offer_expert_rows) may be written to behind the call.")
       .def("combine_async", &EpHandle::combine_async, nb::arg("rank"), nb::arg("expert_rows").none(),
            nb::kw_only(), nb::arg("stream") = nb::none(), "The half of combine that sends.")
       .def(

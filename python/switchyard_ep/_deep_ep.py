@@ -254,7 +254,7 @@ class Exchange:
             self.ep.reopen_step(self.rank, stream=stream)
             self.state = "open"
             self.num_reopened += 1
-            self.check_sometimes()  # the host may write expert rows only when no peer reads those of before
+            self.check()  # the host may write expert rows only when no peer reads those of before
 
     def shares(self, array: Any) -> Optional[_core.Tensor]:
         """The memory that peers read, if the array begins where it does."""

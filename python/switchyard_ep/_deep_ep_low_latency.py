@@ -339,13 +339,11 @@ class LowLatencyMode(BufferBase):
                     weights,
                     out=combined,
                     rank_wait_ns=waits.of_members,
+                    awaits_readers=lends,
                     stream=call.stream,
                 )
                 exchange.state = "closed"
-                if lends:  # when this step has ended, nobody reads x any more
-                    exchange.reopen(call.stream)
-                else:
-                    exchange.check_if_waiting()
+                exchange.check_if_waiting()
                 waits.complete()
         if async_finish:
             self._hand_over(async_finish, combined)
@@ -470,7 +468,7 @@ class ReceivedRows:
         exchange, arrays = self._exchange, self._exchange.arrays
         if exchange.layout != layout or exchange.num_reopened or exchange.is_gone:
             raise ValueError(
-                "the handle's layout range is valid until the dispatch after the next, or until its combine"
+                "the handle's layout range is valid until the dispatch after the next, or a second combine"
             )
         exchange.settle()
         first_rows, counts = exchange.ep.source_row_offsets(exchange.rank), arrays.tolist(exchange.counts)

@@ -432,12 +432,9 @@ class NormalMode(BufferBase):
                 is_whole = len(rows) >= self._num_rows(handle)
                 given = (exchange.offer if lends and is_whole else exchange.store)(rows, call.stream)
             combined = arrays.empty((len(handle.ids), rows.shape[1]), "bfloat16")
-            exchange.ep.combine(self.rank, given, out=combined, stream=call.stream)
+            exchange.ep.combine(self.rank, given, out=combined, awaits_readers=lends, stream=call.stream)
             exchange.state = "closed"
-            if lends:  # when this step has ended, nobody reads x any more
-                exchange.reopen(call.stream)
-            else:
-                exchange.check()
+            exchange.check()
             sums = None
             if topk_weights is not None:
                 sums = self._combine_weights(arrays, handle, topk_weights, call)

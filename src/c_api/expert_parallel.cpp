@@ -115,6 +115,7 @@ Status read_input(const switchyard_combine_input* given, CombineInput& input) {
   switchyard_combine_input from;
   SWITCHYARD_RETURN_IF_ERROR(read("input", given, from));
   input = {from.expert_rows, from.src_info};
+  input.awaits_readers = from.awaits_readers != 0;
   return Status();
 }
 

@@ -170,10 +170,12 @@ static void check_dispatch_output(void) {
 }
 
 static void check_combine_input(void) {
-  SIZE(switchyard_combine_input, 24);
+  SIZE(switchyard_combine_input, 32);
   OFFSET(switchyard_combine_input, size, 0);
   OFFSET(switchyard_combine_input, expert_rows, 8);
   OFFSET(switchyard_combine_input, src_info, 16);
+  OFFSET(switchyard_combine_input, awaits_readers, 24);
+  OFFSET(switchyard_combine_input, reserved, 28);
 }
 
 static void check_combine_output(void) {

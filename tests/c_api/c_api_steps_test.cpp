@@ -266,7 +266,7 @@ class CApiSteps : public testing::Test {
         << switchyard_last_error();
   }
   void combine(int rank, const void* rows) {
-    const switchyard_combine_input input = {.size = sizeof(input), .expert_rows = rows};
+    const switchyard_combine_input input = {.size = sizeof(input), .expert_rows = rows, .awaits_readers = 1};
     const switchyard_combine_output output = {.size = sizeof(output),
                                               .topk_ids = kIds,
                                               .topk_weights = kWeights,

@@ -1,5 +1,6 @@
 // The expert-parallel protocols in weak memory, and a mutant for every release and acquire of
 // docs/memory-model.md, each of which must be caught.
+#include "ep/awaited_readers.hpp"
 #include "ep/ep_harness.hpp"
 #include "reference/attention_case.hpp"
 #include "sweep.hpp"
@@ -219,6 +220,31 @@ TEST_F(WeakMemoryProtocol, TheAllReduceIsRightForEverySeed) {
     ASSERT_EQ(run_all_reduce(seed, std::nullopt), "") << "seed " << seed;
 }
 
+// Rows in the caller's memory, which a kernel overwrites behind a combine that awaits their readers.
+struct OverwriteParams {
+  bf16* rows;
+  size_t num_values;
+};
+void overwrite(OverwriteParams params) {
+  for (size_t i = static_cast<size_t>(target::thread_idx()); i < params.num_values;
+       i += static_cast<size_t>(target::num_threads()))
+    target::st(params.rows + i, bf16{});
+}
+std::string run_lent(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
+  ManySteps many(seed % 2 == 0 ? RowLayout::kMasked : RowLayout::kPerRank, TargetChoice::kHost, 1,
+                 weak_memory(seed, &hooks), 2);
+  return run_awaited_readers(many, [&](int rank, Buffer<bf16>& rows) {
+    return target::launch("overwrite", overwrite, {.num_blocks = 1, .num_threads = 64},
+                          many.world->rank(rank).stream(), OverwriteParams{rows.data(), rows.size()});
+  });
+}
+
+TEST_F(WeakMemoryProtocol, RowsMayBeOverwrittenBehindTheirReaders) {
+  for (uint64_t seed = 0; seed < seeds(kNumSeeds); ++seed)
+    ASSERT_EQ(run_lent(seed, std::nullopt), "") << "seed " << seed;
+}
+
 // What the host does with a fault record, done by a kernel on another stream: the host does not go through
 // the weak memory. Says whether all of the record is there once its state says so.
 struct FaultParams {
@@ -427,6 +453,30 @@ const NamedMutant kMutants[] = {
     {"MM30ElectionDoesNotRelease",
      {"TileConsumer*::is_last_split(", WordKind::kAdd, Order::kAcquire},
      run_decoding},
+    {"MM35ElectionIsRelaxed",
+     {"DirectCombineWait*::await_readers(", WordKind::kAdd, kRelaxed},
+     run_lent,
+     true},
+    {"MM35ElectionDoesNotAcquire",
+     {"DirectCombineWait*::await_readers(", WordKind::kAdd, Order::kRelease},
+     run_lent,
+     true},
+    {"MM35ElectionDoesNotRelease",
+     {"DirectCombineWait*::await_readers(", WordKind::kAdd, Order::kAcquire},
+     run_lent,
+     true},
+    {"MM36CellReleaseIsRelaxed",
+     {"DirectCombineWait*::await_readers(", WordKind::kStore, kRelaxed},
+     run_lent,
+     true},
+    {"MM36CellReleaseIsDeviceScope",
+     {"DirectCombineWait*::await_readers(", WordKind::kStore, Order::kRelease, Scope::kDevice},
+     run_lent,
+     true},
+    {"MM36CellAcquireIsRelaxed",
+     {"DirectCombineWait*::await_readers(", WordKind::kLoad, kRelaxed},
+     run_lent,
+     true},
     {"MM30ElectionAmongLatentsIsRelaxed",
      {"TileConsumer*::is_last_split(", WordKind::kAdd, kRelaxed},
      run_latents},

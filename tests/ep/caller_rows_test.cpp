@@ -1,5 +1,5 @@
 // Expert rows in the caller's memory that peers read where they are.
-#include "many_steps.hpp"
+#include "awaited_readers.hpp"
 
 namespace switchyard {
 namespace {
@@ -71,6 +71,16 @@ TEST_P(CallerRowsTest, PeersReadThem) {
   SWITCHYARD_SKIP_IF_ABSENT(target);
   ManySteps many(layout, target, 1);
   run_lent(many);
+}
+
+// Filling waits for the rank's stream alone.
+TEST_P(CallerRowsTest, ACombineThatAwaitsReadersGivesThemBack) {
+  const auto [target, layout] = GetParam();
+  SWITCHYARD_SKIP_IF_ABSENT(target);
+  for (int i = 0; i < 8; ++i) {
+    ManySteps many(layout, target, 1);
+    ASSERT_EQ(run_awaited_readers(many, [](int, Buffer<bf16>& rows) { return rows.fill_bytes(0xff); }), "");
+  }
 }
 
 // What lies behind them where peers read is of an earlier step.
@@ -178,6 +188,8 @@ TEST(CallerRows, ThoseThatWereNotOfferedAreRefused) {
   EXPECT_TRUE(many.combine(0, 0, output).ok());  // an offer need not be taken up
   ASSERT_TRUE(many.ep->reopen_step(0).ok());
   EXPECT_FALSE(many.combine(0, 0, output, rows.data()).ok());  // and holds for one step
+  EXPECT_NE(many.ep->combine_async(0, {.awaits_readers = true}).message().find("call combine instead"),
+            std::string::npos);
   const auto slotted = must(ExpertParallel::create(
       *many.world,
       {.n_experts = 2, .top_k = 1, .hidden = 64, .max_tokens_per_rank = 4, .protocol = Protocol::kSlotted}));

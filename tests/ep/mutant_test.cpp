@@ -4,6 +4,7 @@
 #include <iostream>
 #include <map>
 
+#include "awaited_readers.hpp"
 #include "ep_harness.hpp"
 #include "launch/make_kernel_table.hpp"
 #include "switchyard/detail/format/all_formats.hpp"
@@ -298,6 +299,12 @@ std::string run_reopened_over_capacity(uint64_t seed, Protocol protocol, const K
   return harness.outputs_are_untouched() ? "" : "an output of a step that was skipped has been written";
 }
 
+// Rows in the caller's memory, which are overwritten behind a combine that awaits their readers.
+std::string run_lent(uint64_t seed, Protocol, const KernelTable& kernels) {
+  ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, weak_memory(seed, hooks_of(kernels)));
+  return run_awaited_readers(many, [](int, Buffer<bf16>& rows) { return rows.fill_bytes(0xff); });
+}
+
 // All-reduces in a row behind a step: each makes four of what the first one has left on all ranks.
 std::string run_all_reduces(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   constexpr int kNumTokens = 24, kHidden = 16, kNumReductions = 12;
@@ -418,6 +425,8 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(SumWeightedAgain, run_reduced),
     SWITCHYARD_DIRECT_MUTANT(OwnSiblingsLeftOut, run_reduced),
     SWITCHYARD_DIRECT_MUTANT(SkipForgotten, run_reopened_over_capacity),
+    SWITCHYARD_DIRECT_MUTANT(FirstBlockHasRead, run_lent),
+    SWITCHYARD_DIRECT_MUTANT(ReadersNotAwaited, run_lent),
     SWITCHYARD_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(CombineIgnoresSeats, run_placed),

@@ -206,6 +206,10 @@ Status ExpertParallel::Impl::check_destination(int rank, const char* call,
 // Of combine.
 Status ExpertParallel::Impl::check_start(int rank, const CombineInput& input,
                                          const CombineOutput& output) const {
+  if (input.awaits_readers && (!is_direct() || has_wire || starts_with_experts()))
+    return invalid_argument(
+        "combine: awaits_readers must be false: the protocol is %s%s, and combine_start is %s",
+        to_string(config.protocol), has_wire ? " with a wire" : "", to_string(config.combine_start));
   if (!starts_with_experts())
     return input.follows_experts ? invalid_argument(
                                        "combine: follows_experts must be false: combine_start is "
@@ -316,6 +320,7 @@ void ExpertParallel::Impl::fill_in(int rank, const CombineInput& input, CombineC
   call.step.expert_rows = input.expert_rows;
   call.step.src_info = input.src_info;
   if (!is_direct()) return;
+  std::get<DirectCombinePart>(call.parts).awaits_readers = input.awaits_readers;
   if (is_lent(rank, input.expert_rows)) {
     const std::vector<const std::byte*>& rows_of = state(rank).found_rows.address_of_reader;
     for (size_t peer = 0; peer < rows_of.size(); ++peer)
@@ -442,6 +447,8 @@ Status ExpertParallel::combine_async(int rank, const CombineInput& input, Stream
   if (impl_->starts_with_experts())
     return failed_precondition("combine_async: combine_start is with-experts; call combine instead");
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine_async", input));
+  if (input.awaits_readers)
+    return invalid_argument("combine_async: awaits_readers must be false; call combine instead");
   SWITCHYARD_RETURN_IF_ERROR(impl_->exchange_offers(rank, input, stream));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);

@@ -154,6 +154,7 @@ struct DirectCombinePart {
   const uint32_t* row_of;  // as dispatch left it
   // Where each rank, without a wire, finds expert_rows that do not lie in recv_bufs; null: they do.
   const std::byte* lent_rows[kMaxDirectRanks];
+  bool awaits_readers;  // without a wire: the kernel ends when every rank has read this rank's rows
   FarCombinePart wire;
 };
 

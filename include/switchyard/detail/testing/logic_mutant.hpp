@@ -44,6 +44,8 @@ enum class LogicMutant {
   kStepNotCounted,               // dispatch_wait: the next step has the same number
   kSkippedStepCombined,          // combine_async, combine_wait: take no notice that the step was skipped
   kOutputNotAwaited,             // combine_wait: does not wait for the experts
+  kFirstBlockHasRead,            // combine_wait: tells the owners that their rows were read when one block has
+  kReadersNotAwaited,            // combine_wait: ends although others still read this rank's rows
   kPaddingPulled,                // combine_wait: padding is added like any row
   kCombineWaitIgnoresPoison,     // combine_wait: starts although an earlier step broke
   kSkipForgotten,                // dispatch_async: a step that is opened again was not skipped

@@ -135,6 +135,37 @@ struct DirectCombineWait {
     if (!find_outputs(step, is_healthy)) return;  // a fault: the host resets everything
     if constexpr (!kAwaitsExperts<Fixed>) admit_successor();
     make_token_outputs<Epilogue, Rows>(*this, reinterpret_cast<std::byte*>(&shared + 1));
+    if constexpr (!kHasWire<Fixed>)
+      if (params.awaits_readers) await_readers(step);
+  }
+
+  // The last block tells the owners of the rows that they have been read, and waits for those who read this
+  // rank's.
+  SWITCHYARD_DEVICE void await_readers(uint32_t step) const {
+    target::sync_block();
+    // acq_rel MM-35: collects the reads of all blocks before the last one signals; pairs with itself in the
+    // other blocks
+    const bool is_last = target::thread_idx() == 0 &&
+                         target::atomic_add_acq_rel_device(counters.blocks_read(), 1) ==
+                             mutate<Fixed, LogicMutant::kFirstBlockHasRead>(target::num_blocks() - 1, 0);
+    if (!target::sync_block_any(is_last)) return;
+    const OutputCellLayout cells = output_cells(shape);
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
+      // release MM-36: this rank has read the rank's expert output; pairs with the acquire below, over there
+      publish<Fixed>(
+          params, params.recv_counts, rank,
+          [&](uint64_t* of_rank) { return cells.reader(of_rank, params.my_rank); }, StepCell{step, 0}.pack());
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
+      StepCell none{};
+      // acquire MM-36: the rank has read this rank's expert output; pairs with the release above, over there
+      (void)mutate<Fixed, LogicMutant::kReadersNotAwaited>(
+          [&] {
+            return AwaitedStep<StepCell>{params.wait_context, cells.reader(params.recv_counts.mine, rank)}
+                .wait_until(step, Phase::kCombineWait, rank, -1, none);
+          },
+          [] { return true; });
+    }
+    if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_read(), 0);
   }
 
   // Waits until every rank's expert output is complete, or, in front of await_experts(), until it is known

@@ -74,17 +74,20 @@ struct OutputCellLayout {
   static constexpr uint32_t kElsewhere = UINT32_MAX;
 
   CheckedSize bytes() const {
-    return CheckedSize(2 * n_ranks + n_experts + 1) * CheckedSize(sizeof(uint64_t));
+    return CheckedSize(3 * n_ranks + n_experts + 1) * CheckedSize(sizeof(uint64_t));
   }
   SWITCHYARD_HD uint64_t* address(uint64_t* cells, int rank) const { return cells + n_ranks + rank; }
   SWITCHYARD_HD uint64_t* expert(uint64_t* cells, int expert_idx) const {
     return cells + 2 * n_ranks + expert_idx;
   }
   SWITCHYARD_HD uint64_t* shared_expert(uint64_t* cells) const { return expert(cells, n_experts); }
+  SWITCHYARD_HD uint64_t* reader(uint64_t* cells, int rank) const {
+    return expert(cells, n_experts + 1 + rank);
+  }
 };
 
 // The counters of the direct protocol by name, in dispatch_async's region of EPLocalSyncCounters. All but the
-// two numbers of blocks last from one kernel to the next.
+// three numbers of blocks last from one kernel to the next.
 struct DirectCounters {
   int32_t* ptr;
 
@@ -99,11 +102,13 @@ struct DirectCounters {
   SWITCHYARD_HD int32_t* is_skipped() const { return ptr + 2; }
   // The number of blocks that have finished dispatch_wait.
   SWITCHYARD_HD int32_t* blocks_waited() const { return ptr + 3; }
+  // The number of blocks of a combine that have read all rows they need.
+  SWITCHYARD_HD int32_t* blocks_read() const { return ptr + 4; }
   // The first rows of this rank's groups: the shared expert's, the local experts', and then the total.
   SWITCHYARD_HD int32_t* row_offset(int group_idx) const { return ptr + kRowOffsets + group_idx; }
 
  private:
-  static constexpr int kRowOffsets = 4;
+  static constexpr int kRowOffsets = 5;
   // A shared expert, the experts (all are local to a single rank) and the total; the region grows faster.
   static_assert(kRowOffsets + 1 + 1 + 1 <= SyncCounterLayout{1}.dispatch_async_size());
 };
