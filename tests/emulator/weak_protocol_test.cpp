@@ -57,13 +57,16 @@ TEST_F(WeakMemoryProtocol, DirectIsRightForEverySeed) {
         << "seed " << seed;
 }
 
-// Tokens that are encoded, with scales that lie by row or in between those of other rows.
+// Tokens that are encoded, with scales that lie by row or in between those of other rows. Senders store the
+// latter, or owners fetch them.
 std::string run_encoded(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const TestHooks hooks{.mutant = mutant};
   constexpr TokenFormatKind kFormats[] = {TokenFormatKind::kMXFP8, TokenFormatKind::kFP8,
-                                          TokenFormatKind::kNVFP4ByExpert};
-  const TokenFormatKind format = kFormats[seed / 2 % 3];
-  const Shape shape{.hidden = info_of(format).hidden_multiple(), .tokens_per_rank = {3, 2}};
+                                          TokenFormatKind::kNVFP4ByExpert, TokenFormatKind::kFP8UE8M0};
+  const TokenFormatKind format = kFormats[seed / 2 % 4];
+  const Shape shape{.hidden = info_of(format).hidden_multiple(),
+                    .tokens_per_rank = {3, 2},
+                    .max_tokens_per_rank = seed / 8 % 2 == 0 ? 3 : kMaxTokensOfFetchedScales};
   RunOptions run = weak_run(seed, Protocol::kDirect, &hooks);
   run.num_threads = 64;
   run.format = format;
@@ -101,8 +104,10 @@ TEST_F(WeakMemoryProtocol, RowsPerRankAreRightForEverySeed) {
 std::string run_many_scales(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const TestHooks hooks{.mutant = mutant};
   const TokenFormatKind format = seed / 2 % 2 == 0 ? TokenFormatKind::kFP8 : TokenFormatKind::kNVFP4ByExpert;
-  const Shape shape{
-      .n_experts = 24, .hidden = info_of(format).hidden_multiple(), .tokens_per_rank = {12, 12}};
+  const Shape shape{.n_experts = 24,
+                    .hidden = info_of(format).hidden_multiple(),
+                    .tokens_per_rank = {12, 12},
+                    .max_tokens_per_rank = kMaxTokensOfFetchedScales};
   RunOptions run = weak_run(seed, Protocol::kDirect, &hooks);
   run.n_sms = 1;
   run.num_threads = 64;

@@ -58,6 +58,15 @@ INSTANTIATE_TEST_SUITE_P(Targets, EpFormat,
 
 TEST_P(EpFormat, TwoRanks) { check({.hidden = 256}); }
 
+TEST_P(EpFormat, FewOfManyTokens) {
+  check({.n_ranks = 3,
+         .n_experts = 9,
+         .top_k = 4,
+         .hidden = 256,
+         .tokens_per_rank = {7, 0, 9},
+         .max_tokens_per_rank = testing_support::kMaxTokensOfFetchedScales});
+}
+
 TEST_P(EpFormat, RanksOfAnyNumberOfTokens) {
   check({.n_ranks = 3, .n_experts = 9, .top_k = 4, .hidden = 384, .tokens_per_rank = {7, 0, 29}});
 }

@@ -10,6 +10,7 @@
 #include "reference/reference.hpp"
 #include "reference/token_tensors.hpp"
 #include "sweep.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/expert_parallel.hpp"
 
@@ -32,6 +33,9 @@ struct Shape {
   std::vector<int> tokens_per_rank = {5, 3};
   int max_tokens_per_rank = 0;  // 0: the largest of tokens_per_rank
 };
+// With so many, owners fetch the scales that lie in between those of other rows; with fewer, senders store
+// them.
+inline constexpr int kMaxTokensOfFetchedScales = kEpLimits.max_tokens_sending_scales + 1;
 
 // Token values that name their origin, so that a stale or misplaced row cannot look right.
 reference::Step make_step(const Shape& shape, uint64_t seed);

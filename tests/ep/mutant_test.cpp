@@ -195,6 +195,7 @@ std::string run_reduced(uint64_t seed, Protocol protocol, const KernelTable& ker
 }
 
 // The same where scales lie in between those of other rows, with a shared expert. Tokens may come encoded.
+// Senders store the scales, or owners fetch them.
 std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   RunOptions options = options_of(seed, protocol, kernels);
   options.format = seed / 4 % 2 == 0 ? TokenFormatKind::kFP8 : TokenFormatKind::kNVFP4ByExpert;
@@ -203,7 +204,8 @@ std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable&
   const Shape shape{.n_experts = 4,
                     .top_k = 3,
                     .hidden = info_of(options.format).hidden_multiple(),
-                    .tokens_per_rank = {4, 3}};
+                    .tokens_per_rank = {4, 3},
+                    .max_tokens_per_rank = seed / 8 % 2 == 0 ? 4 : kMaxTokensOfFetchedScales};
   return run_two_steps(seed, shape, options);
 }
 
@@ -400,6 +402,7 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_INTERLEAVED_MUTANT(SharedScalesNotTold),
     SWITCHYARD_INTERLEAVED_MUTANT(LastScaleBandForgotten),
     SWITCHYARD_INTERLEAVED_MUTANT(StepCountedByFirstBlock),
+    SWITCHYARD_INTERLEAVED_MUTANT(ScalesBehindSignal),
     SWITCHYARD_INTERLEAVED_MUTANT(InputScalesOfFirstToken),
     {"ScalesOfOwnRow", Protocol::kDirect, kScalesOfOwnRow, run_interleaved_received},
     SWITCHYARD_MUTANT(MaskedGroupsPacked, run_masked),

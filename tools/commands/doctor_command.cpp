@@ -168,6 +168,7 @@ JsonObject ep_limits_json() {
   return std::move(JsonObject()
                        .add("max_direct_ranks", limits.max_direct_ranks)
                        .add("max_slotted_tokens", limits.max_slotted_tokens)
+                       .add("max_tokens_sending_scales", limits.max_tokens_sending_scales)
                        .add("suggested_capacity_factor", limits.suggested_capacity_factor));
 }
 

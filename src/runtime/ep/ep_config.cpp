@@ -307,6 +307,12 @@ bool links_rows(const ExpertParallelConfig& config) {
   return has_siblings(config) && (config.row_delivery == RowDelivery::kReceiver || config.reduce_at_owner);
 }
 
+bool sends_scales(const ExpertParallelConfig& config, int n_ranks) {
+  return config.protocol == Protocol::kDirect && config.own_format == nullptr &&
+         format_layout(config).interleaves_rows && !links_rows(config) && !needs_wire(config, n_ranks) &&
+         config.max_tokens_per_rank <= kEpLimits.max_tokens_sending_scales;
+}
+
 FormatLayout format_layout(const ExpertParallelConfig& config) {
   if (config.own_format != nullptr) return config.own_format->layout(config.hidden);
   const TokenFormatInfo info = info_of(config.dispatch_format);

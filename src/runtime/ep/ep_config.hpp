@@ -30,6 +30,10 @@ bool has_equal_siblings(const ExpertParallelConfig& config);
 // Whether ranks tell each other which rows are siblings. The delivery must have been chosen.
 bool links_rows(const ExpertParallelConfig& config);
 
+// Whether senders store scales where they belong although rows interleave there. The protocol and the
+// delivery must have been chosen.
+bool sends_scales(const ExpertParallelConfig& config, int n_ranks);
+
 // The layout of what tokens are sent as: one of the library's formats, or the caller's own.
 FormatLayout format_layout(const ExpertParallelConfig& config);
 CheckedSize scale_tensor_bytes(const ExpertParallelConfig& config, uint32_t max_rows);

@@ -83,6 +83,7 @@ void ExpertParallel::Impl::prepare_dispatch(int rank, const PreparedStep& prepar
       .scales_offset = layout.scales_offset,
       .token_scales_offset = layout.token_scales_offset,
       .scale_sources_offset = layout.scale_sources_offset,
+      .sends_scales = sends_scales(config, n_ranks()),
       .row_links_offset = layout.row_links_offset,
       .carries_once = config.row_delivery == RowDelivery::kReceiver,
       .arrived_scales_offset = layout.expert_outputs_offset,

@@ -91,6 +91,8 @@ struct DirectDispatchPart {
   // The rows in front of it are those of other steps (row_sets), whose scales stay; a multiple of
   // kScaleBandRows.
   uint32_t first_scaled_row;
+  // Senders store scales in the tensors of the owners, also where rows interleave there; nobody fetches them.
+  bool sends_scales;
   // Kernels that link rows: where in a rank's recv_bufs the links of its rows are, and whether a token is
   // carried only to the first of its siblings; the owner then fills the others.
   uint64_t row_links_offset;

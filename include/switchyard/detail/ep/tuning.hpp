@@ -34,12 +34,15 @@ inline std::string to_string(const EpTuning& tuning) {
                                 : ", a block per multiprocessor, shared by the ranks on it");
 }
 
-// The limits by which the protocol is chosen (runtime/ep/ep_config.cpp).
+// The limits by which the host chooses between two ways (runtime/ep/ep_config.cpp).
 struct EpLimits {
   // If more ranks than this must have exchanged counts before the first of so few rows moves, the slotted
   // protocol, which sends at once, is faster (docs/performance.md, "Many ranks").
   int max_direct_ranks = 32;
   int max_slotted_tokens = 4;  // of each rank
+  // With so few tokens of each rank it takes less to store scales one by one, in a tensor that interleaves
+  // rows, than to wait for all rows, fetch their scales, and store these in whole lines.
+  int max_tokens_sending_scales = 256;
   // Where there is no memory for the worst case, create() says what so many times an even share would take.
   double suggested_capacity_factor = 2;
 

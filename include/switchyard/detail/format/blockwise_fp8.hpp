@@ -112,6 +112,7 @@ struct BlockwiseFP8TokenFormat {
   SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t row, int worker_idx,
                                       int num_workers) const {
     const TransposedScaleLayout layout = scale_layout();
+    SWITCHYARD_ROLLED
     for (int group_idx = worker_idx; group_idx < layout.num_groups; group_idx += num_workers)
       target::st(output_scales + layout.index(group_idx, row),
                  target::ld(reinterpret_cast<const float*>(scales) + group_idx));

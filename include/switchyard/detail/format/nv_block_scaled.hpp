@@ -263,6 +263,7 @@ struct NVBlockScaledTokenFormat {
                                       int num_workers) const {
     const TiledScaleLayout tiles = scale_layout();
     const auto* four_scales = reinterpret_cast<const uint32_t*>(scales);
+    SWITCHYARD_ROLLED
     for (int i = worker_idx; i < tiles.tiles_across(); i += num_workers) {
       target::st(reinterpret_cast<uint32_t*>(output_scales +
                                              tiles.offset(scale_row, i * TiledScaleLayout::kTileColumns)),

@@ -80,13 +80,9 @@ struct PackedFP8TokenFormat {
   }
   SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx,
                                 int num_workers) const {
-    const PackedScaleLayout layout = scale_layout();
     target::copy_row(output_rows + row * hidden, message, message_layout().codes_bytes(), worker_idx,
                      num_workers);
-    const auto* words = reinterpret_cast<const uint32_t*>(message + message_layout().scales_offset());
-    for (int word_idx = worker_idx; word_idx < layout.num_words(); word_idx += num_workers)
-      target::st(output_scales + layout.word_index(word_idx, row),
-                 target::ld(words + word_idx) & layout.mask(word_idx));
+    write_scales(message + message_layout().scales_offset(), row, worker_idx, num_workers);
   }
 
   // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
@@ -114,6 +110,15 @@ struct PackedFP8TokenFormat {
       if (first_word + i < layout.num_words())
         target::st(output_scales + layout.word_index(first_word + i, row),
                    scales.words[i] & layout.mask(first_word + i));
+  }
+  SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t row, int worker_idx,
+                                      int num_workers) const {
+    const PackedScaleLayout layout = scale_layout();
+    const auto* words = reinterpret_cast<const uint32_t*>(scales);
+    SWITCHYARD_ROLLED
+    for (int word_idx = worker_idx; word_idx < layout.num_words(); word_idx += num_workers)
+      target::st(output_scales + layout.word_index(word_idx, row),
+                 target::ld(words + word_idx) & layout.mask(word_idx));
   }
 };
 static_assert(InterleavedTokenFormat<PackedFP8TokenFormat<e4m3>> && TokenFormat<PackedFP8TokenFormat<e4m3>>);

@@ -55,6 +55,7 @@ enum class LogicMutant {
   kSharedScalesNotTold,      // dispatch_async: the shared expert's rows point to none
   kLastScaleBandForgotten,   // dispatch_wait: rows behind the last whole band get no scales
   kStepCountedByFirstBlock,  // dispatch_wait: the first block to be done counts the step, not the last
+  kScalesBehindSignal,  // dispatch_async: stores the scales of a block's last tokens when it has signalled
 
   // Of the direct protocol over a wire.
   kFarScalesNotPut,     // dispatch_async: a far row comes without its scales

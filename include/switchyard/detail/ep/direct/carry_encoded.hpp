@@ -1,8 +1,9 @@
 // Carrying tokens of a format that encodes: a carrier turns a token into its codes where it lies in shared
 // memory (or beside it, for one expert after the other), and bulk copies carry the codes to the token's rows.
-// Scales go beside them if their tensor has them by row. If it interleaves rows, scales stay with their
-// sender, once for all rows of the token, and the owners' dispatch_wait fetches them; a token that is carried
-// once to a rank takes them along.
+// Scales go beside them if their tensor has them by row. If it interleaves rows, the carrier stores them
+// there, a few bytes at a time, where tokens are few. Otherwise scales stay with their sender, once for all
+// rows of the token, and the owners' dispatch_wait fetches them; a token that is carried once to a rank takes
+// them along.
 #pragma once
 
 #include "switchyard/detail/ep/direct/assigned_rows.hpp"
@@ -43,6 +44,20 @@ struct CarryEncoded {
     target::bulk_wait<0>();
   }
 
+  // Encodes the carrier's first token, whose rows need not be known yet.
+  SWITCHYARD_DEVICE void encode_first() const {
+    if constexpr (InPlaceTokenFormat<Format>)
+      if (staged.is_carrier() && staged.has_turn(0)) encode(/*turn=*/0);
+  }
+  SWITCHYARD_DEVICE void encode(int turn) const {
+    staged.await_load(turn);
+    if (params.input_scales != nullptr)
+      take_input_scales<Fixed>(params, staged.token_of_turn(turn), params.format.scales_bytes(),
+                               staged.scales(turn), target::lane_idx(), kWarpSize);
+    else
+      params.format.encode_in_place(staged.token(turn), staged.scales(turn));
+  }
+
   // Lane k starts the copy to the row of the token's choice k.
   SWITCHYARD_DEVICE void carry(int turn, int expert_idx) const {
     std::byte* stage = staged.token(turn);
@@ -50,18 +65,16 @@ struct CarryEncoded {
     const int owner = expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
     const uint32_t row = expert_idx >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0;
     const int carried_to = link(turn, expert_idx, owner, row);
-    staged.await_load(turn);
-    if (params.input_scales != nullptr)
-      take_input_scales<Fixed>(params, staged.token_of_turn(turn), params.format.scales_bytes(), scales,
-                               target::lane_idx(), kWarpSize);
-    else
-      params.format.encode_in_place(stage, scales);
+    if (turn > 0) encode(turn);
     // The copies read what ordinary stores wrote, and write rows that ordinary loads have read.
     target::fence_proxy_async();
     target::sync_warp();
     rows.start_copies(stage, staged.token_of_turn(turn),
                       carried_to < 0 ? nullptr : rows.row(carried_to, row));
-    if constexpr (Format::kInterleavesRows) {
+    if (sends_scales<Fixed>(params)) {
+      if (mutate<Fixed, LogicMutant::kScalesBehindSignal>(true, [&] { return staged.has_turn(turn + 1); }))
+        store_scales(staged.token_of_turn(turn), scales, owner, row);
+    } else if constexpr (Format::kInterleavesRows) {
       keep_scales(staged.token_of_turn(turn), /*k=*/0, scales);
       send_scales(scales, carried_to, row);
     } else {
@@ -107,7 +120,11 @@ struct CarryEncoded {
     target::fence_proxy_async();  // as in carry()
     target::sync_warp();
     if (row != nullptr) target::bulk_store(row, codes, rows.row_bytes);
-    keep_scales(staged.token_of_turn(turn), k, scales);
+    if (sends_scales<Fixed>(params))
+      store_row_scales(scales, target::shuffle(owner, k % shape.top_k()),
+                       target::shuffle(row_idx, k % shape.top_k()));
+    else
+      keep_scales(staged.token_of_turn(turn), k, scales);
     target::bulk_commit();
     if constexpr (kHasWire<Fixed>)
       if (k < shape.top_k()) rows.far().put(staged.token_of_turn(turn), k, codes, scales, owner, row_idx);
@@ -124,6 +141,43 @@ struct CarryEncoded {
       return links.carries(owner) ? owner : -1;
     }
     return owner;
+  }
+
+  // Stores a token's scales in the tensors of its rows' owners. Called by a whole warp; lane k has the owner
+  // and the row of choice k, or owner -1.
+  SWITCHYARD_DEVICE void store_scales([[maybe_unused]] int token_idx,
+                                      [[maybe_unused]] const std::byte* scales, [[maybe_unused]] int owner,
+                                      [[maybe_unused]] uint32_t row) const {
+    const int shared_row = params.shared_expert.row_of(token_idx);
+    const int num_rows = shape.top_k() + (shared_row >= 0 ? 1 : 0);
+    SWITCHYARD_ROLLED
+    for (int k = 0; k < num_rows; ++k) {
+      const bool is_shared = k == shape.top_k();
+      const int owner_of_k = target::shuffle(owner, k % kWarpSize);
+      const uint32_t row_of_k = target::shuffle(row, k % kWarpSize);
+      store_row_scales(scales, is_shared ? params.my_rank : owner_of_k,
+                       is_shared ? static_cast<uint32_t>(shared_row) : row_of_k);
+    }
+  }
+  // The same for one row; all lanes have its owner, or -1.
+  SWITCHYARD_DEVICE void store_row_scales([[maybe_unused]] const std::byte* scales,
+                                          [[maybe_unused]] int owner, [[maybe_unused]] uint32_t row) const {
+    if constexpr (kCanSendScales<Fixed, Format>) {
+      if (owner < 0) return;
+      std::byte* memory = peer_pointer<Fixed>(params, params.recv_bufs, owner);
+      params.format.with_output(memory, memory + params.scales_offset)
+          .write_scales(scales, row, target::lane_idx(), kWarpSize);
+    }
+  }
+  // What a mutant has left out: the scales of the carrier's last token, which are still in its stage.
+  SWITCHYARD_DEVICE void store_last_scales() const {
+    for (int turn = 0; staged.is_carrier() && staged.has_turn(turn); ++turn) {
+      if (staged.has_turn(turn + 1)) continue;
+      const int expert_idx = assigned.expert_of_turn(turn);
+      store_scales(staged.token_of_turn(turn), staged.scales(turn),
+                   expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1,
+                   expert_idx >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0);
+    }
   }
 
   SWITCHYARD_DEVICE void keep_scales(int token_idx, int k, const std::byte* scales) const {

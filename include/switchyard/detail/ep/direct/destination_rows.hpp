@@ -80,6 +80,7 @@ struct DestinationRows {
   SWITCHYARD_DEVICE void store_scale_source([[maybe_unused]] int owner, [[maybe_unused]] uint32_t row_idx,
                                             [[maybe_unused]] int token_idx, [[maybe_unused]] int k) const {
     if constexpr (InterleavedTokenFormat<Format>) {
+      if (sends_scales<Fixed>(params)) return;
       const uint32_t entry = mutate<Fixed, LogicMutant::kScaleSourceOffByOne>(
           token_scales().entry(token_idx, k), token_scales().entry(token_idx, k) + 1);
       if constexpr (kLinksRows<Fixed>)

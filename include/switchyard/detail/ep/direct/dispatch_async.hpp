@@ -66,7 +66,10 @@ struct DirectDispatchAsync {
     // False: an earlier step broke and was not reset.
     if (!counts.count_rows(first_ids, numbers.first_id(), is_healthy)) return staged.drain_loads();
     counts.send_counts();
-    numbers.number_rows();                                      // while the counts are in flight
+    // While the counts are in flight:
+    numbers.number_rows();
+    const Carry carry{params, shape, staged, assigned, rows};
+    if constexpr (EncodedRowFormat<Format>) carry.encode_first();
     if (!counts.collect_counts()) return staged.drain_loads();  // a fault: the host resets everything
     const bool has_room = counts.assign_experts();
     if (!has_room) {
@@ -77,9 +80,14 @@ struct DirectDispatchAsync {
         target::sync_block();
       }
       assigned.assign();
-      Carry{params, shape, staged, assigned, rows}.run(first_choice);
+      carry.run(first_choice);
     }
     finish(has_room);
+    if constexpr (kCanSendScales<Fixed, Format> && InPlaceTokenFormat<Format>)
+      mutate<Fixed, LogicMutant::kScalesBehindSignal>([] {},
+                                                      [&] {
+                                                        if (has_room) carry.store_last_scales();
+                                                      });
   }
 
   SWITCHYARD_DEVICE void begin() {

@@ -1,6 +1,6 @@
 // dispatch_wait, direct protocol: rows and src_info are in place when all ranks have signalled. So are
-// scales, unless their tensor interleaves rows: then all blocks fetch them and store them there, in whole
-// lines of memory.
+// scales, unless their tensor interleaves rows and tokens are many: then all blocks fetch them and store them
+// there, in whole lines of memory.
 #pragma once
 
 #include "switchyard/detail/ep/begin_kernel.hpp"
@@ -25,27 +25,28 @@ struct DirectDispatchWait {
   SWITCHYARD_DEVICE explicit DirectDispatchWait(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
+    // One block is enough, unless there are scales to store: the stream's next launch begins when it has
+    // ended.
+    if (!fetches_scales() && target::block_idx() != 0) return;
+    const uint32_t step = next_step();
+    if (target::block_idx() == 0) publish_offsets();
+    if (!collect_rows(step)) return;  // a fault: the host resets everything
+    admit_successor();
+    if (target::block_idx() == 0) publish_counts();
     if constexpr (InterleavedTokenFormat<Format>) {
-      const uint32_t step = next_step();
-      if (target::block_idx() == 0) publish_offsets();
-      if (!collect_rows(step)) return;  // a fault: the host resets everything
-      admit_successor();
-      if (target::block_idx() == 0) publish_counts();
-      store_scales();
-      count_step(step);
-    } else {
-      // One block is enough: the stream's next launch begins when it has ended.
-      if (target::block_idx() != 0) return;
-      const uint32_t step = next_step();
-      publish_offsets();
-      if (!collect_rows(step)) return;
-      admit_successor();
-      publish_counts();
-      // All blocks of this rank have signalled, so none needs the old number any more.
-      if (target::thread_idx() == 0)
-        target::st(counters.num_steps(),
-                   static_cast<int32_t>(mutate<Fixed, LogicMutant::kStepNotCounted>(step, step - 1)));
+      if (fetches_scales()) {
+        store_scales();
+        return count_step(step);
+      }
     }
+    // All blocks of this rank have signalled, so none needs the old number any more.
+    if (target::thread_idx() == 0)
+      target::st(counters.num_steps(),
+                 static_cast<int32_t>(mutate<Fixed, LogicMutant::kStepNotCounted>(step, step - 1)));
+  }
+
+  SWITCHYARD_DEVICE bool fetches_scales() const {
+    return InterleavedTokenFormat<Format> && !sends_scales<Fixed>(params);
   }
 
   SWITCHYARD_DEVICE uint32_t next_step() const {

@@ -1,5 +1,5 @@
-// Scales in flight to a tensor that interleaves rows. A sender keeps those of its tokens, and stores for each
-// row where they are; the row's owner fetches them.
+// Scales in flight to a tensor that interleaves rows. With few tokens a sender stores them there. Otherwise
+// it keeps those of its tokens, and stores for each row where they are; the row's owner fetches them.
 #pragma once
 
 #include "switchyard/detail/ep/direct/layout.hpp"
@@ -10,6 +10,18 @@
 #include "switchyard/types/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Whether kernels can store scales where they belong, on the rank that has the row.
+template <typename Fixed, typename Format>
+inline constexpr bool kCanSendScales =
+    InterleavedTokenFormat<Format> && !kHasWire<Fixed> && !kLinksRows<Fixed> &&
+    requires(const Format format, const std::byte* scales, int64_t row) {
+  format.write_scales(scales, row, /*worker_idx=*/0, /*num_workers=*/1);
+};
+template <typename Fixed, typename Format>
+SWITCHYARD_DEVICE bool sends_scales(const DispatchParams<DirectDispatchPart, Format>& params) {
+  return kCanSendScales<Fixed, Format> && params.sends_scales;
+}
 
 // The layout of the scales that a rank keeps.
 template <typename Shape, DispatchFormat Format>
