@@ -115,8 +115,9 @@ struct GroupedMatmulTensors {
   float* output_scales = nullptr;
   // Rows that may still be on their way: the launch stands between dispatch_async and dispatch_wait, and a
   // tile is begun when the rows of its group have arrived (row_readiness.hpp). Its last groups are the rank's
-  // experts; the groups before them need no wait. Only with an activation and where neither rows nor weights
-  // are codes, and without row_counts, which dispatch_wait writes. Null: all rows are there. It is read
+  // experts; the groups before them need no wait. Only with an activation, with an output of the rows'
+  // element, where neither rows nor weights are codes, and without row_counts, which dispatch_wait writes.
+  // Scales of rows in fp8 come with the rows, as those of fp8-by-row do. Null: all rows are there. It is read
   // before run() returns.
   const RowReadiness* readiness = nullptr;
   // Rows that combine takes while this launch still runs: it tells of each group that is complete

@@ -231,7 +231,7 @@ Status GroupedMatmul::Impl::find_kernels(Target target) {
                                                                    : "");
   const bool is_plain = epilogue == MatmulEpilogue::kPlain;
   affine_kernel = is_plain ? matmul_kernels(target, MatmulEpilogue::kAffine).find(tuning) : kernel;
-  if (epilogue == MatmulEpilogue::kGated) early_kernel = early_matmul_kernel(target, tuning);
+  if (epilogue == early_epilogue(shape.element)) early_kernel = early_matmul_kernel(target, tuning);
   if (is_plain) telling_kernel = telling_matmul_kernel(target, tuning);
   return Status();
 }
@@ -307,10 +307,10 @@ Status GroupedMatmul::Impl::check_tensor_scales(const GroupedMatmulTensors& tens
 Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors) const {
   if (early_kernel == nullptr)
     return invalid_argument(
-        "readiness: must be null with element %s, row_format %s, weights %s and activation %s; matmuls of "
-        "bf16 with an activation start before all rows are there",
+        "readiness: must be null with element %s, row_format %s, weights %s, activation %s and output %s; "
+        "matmuls with an activation whose output has the element of the rows start before all rows are there",
         to_string(shape.element), to_string(shape.row_format), to_string(shape.weights),
-        to_string(shape.activation));
+        to_string(shape.activation), to_string(shape.output));
   if (tensors.readiness->n_local_experts > shape.num_groups)
     return invalid_argument("readiness: is of %d experts, and num_groups is %d",
                             tensors.readiness->n_local_experts, shape.num_groups);

@@ -97,15 +97,17 @@ Status check_config(const MoeLayerConfig& config) {
                             config.expected_tokens_per_rank);
   if (config.num_matmul_blocks < 0)
     return invalid_argument("num_matmul_blocks: %d must not be negative", config.num_matmul_blocks);
-  if (config.gate_up_start == GateUpStart::kWithRows && format != TokenFormatKind::kBF16)
-    return invalid_argument("gate_up_start: with the rows; dispatch_format must be bf16, not %s",
-                            to_string(format));
+  if (config.gate_up_start == GateUpStart::kWithRows && format != TokenFormatKind::kBF16 &&
+      format != TokenFormatKind::kFP8ByRow)
+    return invalid_argument(
+        "gate_up_start: with the rows; dispatch_format must be bf16 or fp8-by-row, not %s",
+        to_string(format));
   if (config.gate_up_start == GateUpStart::kWithRows && config.ep.row_layout == RowLayout::kMasked)
     return invalid_argument(
         "gate_up_start: with the rows; row_layout must be ragged: the rows of a masked group are counted "
         "behind dispatch");
   if (config.gate_up_start == GateUpStart::kWithRows && has_codes)
-    return invalid_argument("gate_up_start: with the rows; weights must be in bf16, not %s",
+    return invalid_argument("gate_up_start: with the rows; weights must be as-rows, not %s",
                             to_string(config.weights));
   return check_combine_start(config);
 }

@@ -28,46 +28,63 @@ class EarlyGateUp : public WholeLayerTest {};
 INSTANTIATE_TEST_SUITE_P(Targets, EarlyGateUp, ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda),
                          testing_support::layer_target_name);
 
+constexpr TokenFormatKind kEarlyFormats[] = {TokenFormatKind::kBF16, TokenFormatKind::kFP8ByRow};
+
 TEST_P(EarlyGateUp, AnyNumberOfRanksWithAndWithoutASharedExpert) {
   for (const int n_ranks : sweep({1, 2, 4}))
-    for (const SharedExpert shared : {SharedExpert::kNone, SharedExpert::kFused}) {
-      LayerCase layer_case = kEarly;
-      layer_case.n_ranks = n_ranks;
-      layer_case.shared_expert = shared;
-      layer_case.has_router = layer_case.has_bias = shared == SharedExpert::kFused;
-      const auto world = make_world(n_ranks);
-      LayerHarness harness(*world, layer_case);
-      EXPECT_EQ(harness.outcome(), "") << layer_case.name();
-    }
+    for (const TokenFormatKind format : kEarlyFormats)
+      for (const SharedExpert shared : {SharedExpert::kNone, SharedExpert::kFused}) {
+        LayerCase layer_case = kEarly;
+        layer_case.n_ranks = n_ranks;
+        layer_case.format = format;
+        layer_case.shared_expert = shared;
+        layer_case.has_router = layer_case.has_bias = shared == SharedExpert::kFused;
+        const auto world = make_world(n_ranks);
+        LayerHarness harness(*world, layer_case);
+        EXPECT_EQ(harness.outcome(), "") << layer_case.name();
+      }
 }
 
+// What dispatch sends in fp8 by row has the codes
+// and the scales of fp8.
 TEST_P(EarlyGateUp, HasTheBitsOfALayerThatWaitsForAllRows) {
-  std::vector<std::vector<bf16>> outputs;
-  for (const GateUpStart start : {GateUpStart::kBehindDispatch, GateUpStart::kWithRows}) {
+  const std::pair<TokenFormatKind, TokenFormatKind> formats[] = {
+      {TokenFormatKind::kBF16, TokenFormatKind::kBF16}, {TokenFormatKind::kFP8ByRow, TokenFormatKind::kFP8}};
+  for (const auto& [early_format, format] : formats) {
+    std::vector<std::vector<bf16>> outputs;
+    for (const GateUpStart start : {GateUpStart::kBehindDispatch, GateUpStart::kWithRows}) {
+      LayerCase layer_case = kEarly;
+      layer_case.format = start == GateUpStart::kWithRows ? early_format : format;
+      layer_case.gate_up_start = start;
+      const auto world = make_world(2);
+      LayerHarness harness(*world, layer_case);
+      ASSERT_EQ(harness.outcome(), "") << layer_case.name();
+      for (const int rank : {0, 1}) outputs.push_back(harness.output(rank));
+    }
+    for (const size_t rank : {0, 1}) {
+      ASSERT_EQ(outputs[rank].size(), outputs[2 + rank].size());
+      for (size_t i = 0; i < outputs[rank].size(); ++i)
+        ASSERT_EQ(outputs[rank][i].bits, outputs[2 + rank][i].bits)
+            << to_string(early_format) << ", rank " << rank << ", element " << i;
+    }
+  }
+}
+
+// In fp8 a second step must not multiply by the scales of the first one.
+TEST_P(EarlyGateUp, AGraphOfItReadsTokensAndIdsAnew) {
+  for (const TokenFormatKind format : kEarlyFormats) {
     LayerCase layer_case = kEarly;
-    layer_case.gate_up_start = start;
+    layer_case.format = format;
     const auto world = make_world(2);
     LayerHarness harness(*world, layer_case);
-    ASSERT_EQ(harness.outcome(), "");
-    for (const int rank : {0, 1}) outputs.push_back(harness.output(rank));
-  }
-  for (const size_t rank : {0, 1}) {
-    ASSERT_EQ(outputs[rank].size(), outputs[2 + rank].size());
-    for (size_t i = 0; i < outputs[rank].size(); ++i)
-      ASSERT_EQ(outputs[rank][i].bits, outputs[2 + rank][i].bits) << "rank " << rank << ", element " << i;
-  }
-}
-
-TEST_P(EarlyGateUp, AGraphOfItReadsTokensAndIdsAnew) {
-  const auto world = make_world(2);
-  LayerHarness harness(*world, kEarly);
-  const auto graph = must(world->capture([&] { return harness.enqueue(); }));
-  for (const uint64_t seed : {2, 3, 2}) {
-    harness.fill(seed);
-    ASSERT_TRUE(graph->launch().ok());
-    ASSERT_TRUE(graph->synchronize().ok());
-    ASSERT_TRUE(harness.layer().ep().synchronize().ok());
-    EXPECT_EQ(harness.compare(), "") << "seed " << seed;
+    const auto graph = must(world->capture([&] { return harness.enqueue(); }));
+    for (const uint64_t seed : {2, 3, 2}) {
+      harness.fill(seed);
+      ASSERT_TRUE(graph->launch().ok());
+      ASSERT_TRUE(graph->synchronize().ok());
+      ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+      EXPECT_EQ(harness.compare(), "") << to_string(format) << ", seed " << seed;
+    }
   }
 }
 
@@ -116,7 +133,7 @@ TEST_P(EarlyGateUp, WhatItCannotRunIsRefusedByName) {
                  c.ep.protocol = Protocol::kDirect;
                  c.ep.dispatch_format = TokenFormatKind::kFP8;
                }),
-               "gate_up_start: with the rows; dispatch_format must be bf16, not fp8");
+               "gate_up_start: with the rows; dispatch_format must be bf16 or fp8-by-row, not fp8");
 }
 
 TEST_P(EarlyGateUp, BlocksThatLeaveDispatchNoRoomAreRefused) {
@@ -168,12 +185,14 @@ TEST(EarlyBlocks, LeaveRoomForEveryDispatchThatMayBeBesideThem) {
   EXPECT_EQ(early_block_limit(config, 16), 8);
 }
 
-std::string run_weak(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+std::string run_weak(TokenFormatKind format, uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const TestHooks hooks{.mutant = mutant};
   const auto world = must(World::create(
       {.target = TargetChoice::kHost, .n_ranks = 2, .host = testing_support::weak_memory(seed, &hooks)}));
   LayerCase layer_case = kEarly;
-  layer_case.hidden = layer_case.width = 64;
+  layer_case.format = format;
+  layer_case.hidden = format == TokenFormatKind::kBF16 ? 64 : kMatmulScaleGroup;
+  layer_case.width = 64;
   LayerHarness harness(*world, layer_case);
   return harness.outcome();
 }
@@ -186,7 +205,9 @@ class EarlyGateUpInWeakMemory : public ::testing::Test {
 };
 
 TEST_F(EarlyGateUpInWeakMemory, IsRightForEverySeed) {
-  for (uint64_t seed = 0; seed < seeds(6); ++seed) ASSERT_EQ(run_weak(seed, std::nullopt), "") << seed;
+  for (const TokenFormatKind format : kEarlyFormats)
+    for (uint64_t seed = 0; seed < seeds(6); ++seed)
+      ASSERT_EQ(run_weak(format, seed, std::nullopt), "") << to_string(format) << ", seed " << seed;
 }
 
 // What would not be noticed on the emulator's usual memory.
@@ -196,14 +217,16 @@ TEST_F(EarlyGateUpInWeakMemory, EveryPartOfTheWaitThatIsLeftOutShows) {
       {"their release", {"DirectDispatchAsync*::finish(", WordKind::kStore, Order::kRelaxed}},
       {"the fence for the copy engine", {"MatmulProducer*::run(", WordKind::kProxyFence}}};
   constexpr uint64_t kMaxSeeds = 40;
-  for (auto [name, mutant] : mutants) {
-    mutant.stops_at_overtaking = false;
-    std::string difference;
-    uint64_t seed = 0;
-    for (; seed < kMaxSeeds && difference.empty(); ++seed) difference = run_weak(seed, mutant);
-    EXPECT_NE(difference, "") << name << ": none of " << kMaxSeeds << " seeds shows it";
-    std::cout << name << ", seed " << seed - 1 << ": " << difference << "\n";
-  }
+  for (const TokenFormatKind format : kEarlyFormats)
+    for (auto [name, mutant] : mutants) {
+      mutant.stops_at_overtaking = false;
+      std::string difference;
+      uint64_t seed = 0;
+      for (; seed < kMaxSeeds && difference.empty(); ++seed) difference = run_weak(format, seed, mutant);
+      EXPECT_NE(difference, "") << to_string(format) << ", " << name << ": none of " << kMaxSeeds
+                                << " seeds shows it";
+      std::cout << to_string(format) << ", " << name << ", seed " << seed - 1 << ": " << difference << "\n";
+    }
 }
 
 }  // namespace

@@ -496,7 +496,7 @@ TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {
                  c.gate_up_start = GateUpStart::kWithRows;
                  c.ep.dispatch_format = TokenFormatKind::kMXFP8;
                }),
-               "gate_up_start: with the rows; dispatch_format must be bf16, not mxfp8");
+               "gate_up_start: with the rows; dispatch_format must be bf16 or fp8-by-row, not mxfp8");
   expect_named(message_of([](auto& c) {
                  c.weights = WeightFormat::kNVFP4;
                  c.ep.hidden = 32;

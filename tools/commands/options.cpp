@@ -193,6 +193,14 @@ void add_gate_up_start_option(Command& command, GateUpStart& start) {
       "expert as their rows come (needs fast matmuls): behind-dispatch, with-rows");
 }
 
+Status check_gate_up_start(GateUpStart start, TokenFormatKind format) {
+  if (start == GateUpStart::kBehindDispatch || format == TokenFormatKind::kBF16 ||
+      format == TokenFormatKind::kFP8ByRow)
+    return Status();
+  return invalid_argument("--gate-up-start: with-rows needs --format bf16 or fp8-by-row, not %s",
+                          to_string(format));
+}
+
 const char* name_of(GateUpStart start) {
   return start == GateUpStart::kWithRows ? "with-rows" : "behind-dispatch";
 }

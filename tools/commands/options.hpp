@@ -41,6 +41,7 @@ void add_weights_option(Command& command, WeightFormat& weights);
 Status check_weights_option(const MoeLayerConfig& config);
 // --gate-up-start: of a MoeLayer.
 void add_gate_up_start_option(Command& command, GateUpStart& start);
+Status check_gate_up_start(GateUpStart start, TokenFormatKind format);
 const char* name_of(GateUpStart start);
 // --combine-start: of a MoeLayer; and whether it suits these.
 void add_combine_start_option(Command& command, CombineStart& start);

@@ -153,9 +153,7 @@ Status check_fast_matmuls(const RunOptions& options) {
   if (options.combine_start == CombineStart::kWithExperts && options.reduce_at_owner)
     return invalid_argument("--combine-start: with-experts does without --reduce-at-owner");
   if (options.gate_up_start == GateUpStart::kBehindDispatch) return Status();
-  if (options.format != TokenFormatKind::kBF16)
-    return invalid_argument("--gate-up-start: with-rows needs --format bf16, not %s",
-                            to_string(options.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_gate_up_start(options.gate_up_start, options.format));
   if (options.protocol == Protocol::kSlotted)
     return invalid_argument("--gate-up-start: with-rows needs --protocol direct, not slotted");
   if (options.row_delivery == RowDelivery::kReceiver)

@@ -34,7 +34,7 @@ Status launch_telling_matmul(uint32_t num_blocks, StreamHandle stream, const Mat
 template <MatmulTuning kTuning>
 constexpr EarlyMatmulKernel make_early_matmul_kernel() {
   if constexpr (has_early_matmul_kernel(kTuning)) {
-    using Config = MatmulConfig<kTuning, MatmulEpilogue::kGated>;
+    using Config = MatmulConfig<kTuning, early_epilogue(kTuning.element)>;
     return {kTuning, &launch_early_matmul<Config>,
             &load_matmul<Config, &early_matmul_kernel<Config, ExpertArrivals>>};
   } else {

@@ -61,9 +61,7 @@ Status finish_options(BenchOptions& options) {
   set_default(workload.top_k, options.target, 2, 8);
   set_default(options.tokens, options.target, {16}, {16, 128, 1024});
   set_default(options.num_replays, options.target, 2, 20);
-  if (options.gate_up_start == GateUpStart::kWithRows && options.format != TokenFormatKind::kBF16)
-    return invalid_argument("--gate-up-start: with-rows needs --format bf16, not %s",
-                            to_string(options.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_gate_up_start(options.gate_up_start, options.format));
   if (options.gate_up_start == GateUpStart::kWithRows && options.protocol == Protocol::kSlotted)
     return invalid_argument("--gate-up-start: with-rows needs --protocol direct, not slotted");
   SWITCHYARD_RETURN_IF_ERROR(

@@ -1,6 +1,6 @@
-// The tiled matmul kernels of one target that overlap with the exchange of rows: a layer's gate_up in bf16,
-// which starts while rows are on their way (in fp8 the scales of rows come behind them), and its down, of
-// whose rows combine takes each expert's when they are complete.
+// The tiled matmul kernels of one target that overlap with the exchange of rows: a layer's gate_up, which
+// starts while rows are on their way, and its down, of whose rows combine takes each expert's when they are
+// complete.
 #pragma once
 
 #include "switchyard/detail/launch/matmul_kernels.hpp"
@@ -15,9 +15,12 @@ struct RowReadiness;
 using EarlyMatmulKernel = MatmulKernelWith<RowReadiness>;
 using TellingMatmulKernel = MatmulKernelWith<RowCompletion>;
 
+// Of gate_up in a layer, whose output has the element of its rows.
+constexpr MatmulEpilogue early_epilogue(MatmulElement element) {
+  return element == MatmulElement::kFP8 ? MatmulEpilogue::kGatedFP8 : MatmulEpilogue::kGated;
+}
 constexpr bool has_early_matmul_kernel(const MatmulTuning& tuning) {
-  return tuning.element == MatmulElement::kBF16 && !is_coded(tuning.weights) &&
-         has_matmul_kernel(MatmulEpilogue::kGated, tuning);
+  return !is_coded(tuning.weights) && has_matmul_kernel(early_epilogue(tuning.element), tuning);
 }
 constexpr bool has_telling_matmul_kernel(const MatmulTuning& tuning) {
   return !is_coded(tuning.weights) && has_matmul_kernel(MatmulEpilogue::kAffine, tuning);

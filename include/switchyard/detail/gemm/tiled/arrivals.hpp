@@ -23,6 +23,14 @@ struct CompleteRows {
 };
 static_assert(MatmulArrivals<CompleteRows>);
 
+// Rows that arrive while the kernel runs have scales that arrive with them. These are read past the L1, which
+// may hold the line from when it was read for rows beside them.
+template <MatmulArrivals Arrivals>
+SWITCHYARD_DEVICE uint32_t load_row_scale(const uint32_t* word) {
+  if constexpr (Arrivals::kAwaits) return target::ld_relaxed_device(word);
+  return target::ld(word);
+}
+
 template <MatmulArrivals Arrivals>
 struct EarlyMatmulParams {
   MatmulParams matmul;

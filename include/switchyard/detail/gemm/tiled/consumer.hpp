@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "switchyard/detail/format/blockwise_fp8.hpp"
+#include "switchyard/detail/gemm/tiled/arrivals.hpp"
 #include "switchyard/detail/gemm/tiled/completion.hpp"
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
@@ -19,7 +20,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config, MatmulCompletion Completion>
+template <typename Config, MatmulArrivals Arrivals, MatmulCompletion Completion>
 class MatmulConsumer {
  public:
   // consumer_idx: this warpgroup among the consumers.
@@ -60,6 +61,7 @@ class MatmulConsumer {
   using Product = std::conditional_t<
       Config::kIsScaled, ScaledWarpgroupProduct<Config>,
       std::conditional_t<Config::kIsCoded, CodedProduct<Config>, WarpgroupProduct<Config>>>;
+  using Scales = StepScales<Config, Arrivals>;
 
   static constexpr uint32_t kAmaxBarrier = 1;
   static constexpr uint32_t kFirstStoredBarrier = kAmaxBarrier + 1;  // a named barrier for each consumer
@@ -91,7 +93,7 @@ class MatmulConsumer {
     static_assert(Config::kNumStages > 1);  // of two one is waited for before the other is released
     constexpr int kLastGroup = Config::kNumColumnGroups - 1;
     const int num_rows = tile.num_rows - first_row_;
-    StepScales<Config> scales(scales_of(tile));
+    Scales scales(scales_of(tile));
     product_.clear();
     typename Product::Operands operands = await_operands();
     SWITCHYARD_ROLLED
@@ -102,7 +104,7 @@ class MatmulConsumer {
       for (int group = 0; group <= kLastGroup; ++group) {
         product_.start(operands, group, num_rows);
         if (group == 0) scales.advance_to(step);
-        typename StepScales<Config>::Factors factors;
+        StepFactors<Config> factors;
         scales.find_factors(group, factors);
         if (group == kLastGroup && step + 1 < num_steps_) operands = await_operands();
         product_.wait();

@@ -175,12 +175,13 @@ class CodedProduct : public WarpgroupSums<Config> {
   uint32_t num_scales_ = 0;
 };
 
-// The scales of each step, as in warpgroup_product.cuh.
 template <typename Config>
+using StepFactors = float[Config::kScalesPerGroup][1];
+
+// The scales of each step, as in warpgroup_product.cuh.
+template <typename Config, MatmulArrivals Arrivals>
 class StepScales {
  public:
-  using Factors = float[Config::kScalesPerGroup][1];
-
   explicit StepScales(const StepScaleTensors<Config::kNumScales>& tensors) : tensors_(tensors) {}
   void advance_to(uint32_t step) {
     constexpr uint32_t kPerWord = PackedScaleLayout::kScalesPerWord;
@@ -189,10 +190,11 @@ class StepScales {
     if (!WarpgroupSums<Config>::has_rows() || row >= tensors_.num_rows) return;
     const uint32_t word = tensors_.row_kind == MatmulRowScales::kPackedE8M0 ? step / kPerWord : step;
     const RowScaleInWord in_word{tensors_.row_kind, step % kPerWord};
-    of_row_ = in_word.scale(target::ld(tensors_.rows + uint64_t{word} * tensors_.word_stride +
-                                       uint64_t{static_cast<uint32_t>(row)} * tensors_.row_stride));
+    of_row_ =
+        in_word.scale(load_row_scale<Arrivals>(tensors_.rows + uint64_t{word} * tensors_.word_stride +
+                                               uint64_t{static_cast<uint32_t>(row)} * tensors_.row_stride));
   }
-  void find_factors(int group, Factors& factors) const {
+  void find_factors(int group, StepFactors<Config>& factors) const {
     for (int part = 0; part < Config::kScalesPerGroup; ++part)
       factors[part][0] =
           of_row_ * target::ld(tensors_.weights[group * Config::kScalesPerGroup + part] + step_);
@@ -236,7 +238,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   }
   void wait() {}
   // `group` is the one whose products were started last; equal parts of it have factors of their own.
-  void add_scaled(int group, const typename StepScales<Config>::Factors& factors) {
+  void add_scaled(int group, const StepFactors<Config>& factors) {
     constexpr int kColumnsPerScale = Config::kColumnGroup / Config::kScalesPerGroup;
     for (int i = 0; has_sums_ && i < Config::kColumnGroup; ++i)
       sums_[group * Config::kColumnGroup + i] += step_sums_[i] * factors[i / kColumnsPerScale][0];

@@ -18,8 +18,8 @@ template <typename Config, MatmulArrivals Arrivals, MatmulCompletion Completion,
 SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals& arrivals,
                                       const Completion& completion, const Rows& rows = {}) {
   static_assert(Rows::kDecodes == Config::kDecodesRows);
-  // Ordinary loads may find scales in the L1 that were read beside those of an expert that came earlier.
-  static_assert(!(Arrivals::kAwaits && (Config::kIsScaled || Rows::kDecodes)));
+  // Decoders would find codes in the L1 that were read beside those of an expert that came earlier.
+  static_assert(!(Arrivals::kAwaits && Rows::kDecodes));
   // Of the first warpgroup; the others consume.
   constexpr int kProducerWarp = 0, kPlannerWarp = 1, kFirstDecoderWarp = 2;
   MatmulShared<Config>& shared = target::shared_storage<MatmulShared<Config>>();
@@ -50,7 +50,7 @@ SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals
     }
   } else {
     if constexpr (Config::kMovesRegisters) target::take_registers<Config::kConsumerRegisters>();
-    MatmulConsumer<Config, Completion>(params.settings, completion, shared, warpgroup - 1).run();
+    MatmulConsumer<Config, Arrivals, Completion>(params.settings, completion, shared, warpgroup - 1).run();
   }
   // A block must not end while the other still loads into its shared memory or releases its stages.
   if constexpr (Config::kIsPair) target::sync_cluster();

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "switchyard/detail/gemm/tiled/activate.hpp"
+#include "switchyard/detail/gemm/tiled/arrivals.hpp"
 #include "switchyard/detail/gemm/tiled/step_scales.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
@@ -163,14 +164,17 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
   }
 };
 
+// Of the rows of a thread, for each of the parts of a column group that have scales of their own.
+template <typename Config>
+using StepFactors = float[Config::kScalesPerGroup][WarpgroupSums<Config>::kThreadRows];
+
 // The scales of each step. The lanes of a quad have the same rows, and each loads their scales in one step of
 // four; those of a warp have the same columns, and each loads the weights' scales in one step of 32. So a
 // scale is loaded long before the step that takes it from the lane that has it.
-template <typename Config>
+template <typename Config, MatmulArrivals Arrivals>
 class StepScales {
  public:
   static constexpr int kThreadRows = WarpgroupSums<Config>::kThreadRows;
-  using Factors = float[Config::kScalesPerGroup][kThreadRows];
 
   SWITCHYARD_DEVICE explicit StepScales(const StepScaleTensors<Config::kNumScales>& tensors)
       : tensors_(tensors), in_word_{tensors.row_kind, in_quad()} {
@@ -200,7 +204,7 @@ class StepScales {
     for (int i = 0; i < kThreadRows; ++i) of_rows_[i] = target::shuffle(rows_[i], lane);
   }
   // What the products of a group of columns are multiplied by.
-  SWITCHYARD_DEVICE void find_factors(int group, Factors& factors) const {
+  SWITCHYARD_DEVICE void find_factors(int group, StepFactors<Config>& factors) const {
     SWITCHYARD_UNROLL
     for (int part = 0; part < Config::kScalesPerGroup; ++part) {
       const float of_weights = target::shuffle(weights_[group * Config::kScalesPerGroup + part],
@@ -223,8 +227,8 @@ class StepScales {
     for (int i = 0; i < kThreadRows; ++i) {
       const int row = WarpgroupSums<Config>::row_of(i);
       if (step < tensors_.num_steps && row < tensors_.num_rows)
-        next_words_[i] = target::ld(words_ + static_cast<uint32_t>(row - WarpgroupSums<Config>::row_of(0)) *
-                                                 tensors_.row_stride);
+        next_words_[i] = load_row_scale<Arrivals>(
+            words_ + static_cast<uint32_t>(row - WarpgroupSums<Config>::row_of(0)) * tensors_.row_stride);
     }
     words_ += stride_;
   }
@@ -285,7 +289,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     target::hold_registers(step_sums_);
   }
   // `group` is the one whose products were started last; equal parts of it have factors of their own.
-  SWITCHYARD_DEVICE void add_scaled(int group, const typename StepScales<Config>::Factors& factors) {
+  SWITCHYARD_DEVICE void add_scaled(int group, const StepFactors<Config>& factors) {
     constexpr int kSumsPerScale = kGroupSums / Config::kScalesPerGroup;
     SWITCHYARD_UNROLL
     for (int i = 0; i < kGroupSums; ++i) {
