@@ -74,6 +74,9 @@ struct GroupedMatmulShape {
   int64_t expected_rows_per_group = 0;
   int num_blocks = 0;                  // the most blocks of a launch; 0: one per multiprocessor
   std::optional<MatmulTuning> tuning;  // if empty, choose_matmul_tuning() chooses it
+  // CUDA: a launch asks for so many bytes of the weights, from the first expert on, to be brought into the L2
+  // while it waits for the end of the launch in front of it.
+  int64_t prefetch_bytes = 0;
 };
 
 // The tensors of one launch, in memory of the rank's device. Rows, weights and output are contiguous and

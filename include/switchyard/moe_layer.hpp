@@ -54,6 +54,9 @@ struct MoeLayerConfig {
   int num_matmul_blocks = 0;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
   StepLaunches launches = StepLaunches::kFused;
+  // CUDA: so many bytes of the weights of each matmul, from the first expert on, are asked for while other
+  // launches leave the GPU's memory idle: of gate_up by the router, of down while gate_up ends. 0: none.
+  int64_t prefetch_bytes = 0;
 };
 
 // The weights of the groups of one rank: the shared expert's first where it is fused, then those of the local

@@ -97,6 +97,8 @@ Status check_shape(const GroupedMatmulShape& shape) {
   if (shape.group_capacity < 0 || shape.group_capacity * shape.num_groups > shape.max_rows)
     return invalid_argument("group_capacity: %" PRId64 " in each of %d groups exceeds max_rows, %" PRId64,
                             shape.group_capacity, shape.num_groups, shape.max_rows);
+  if (shape.prefetch_bytes < 0)
+    return invalid_argument("prefetch_bytes: %" PRId64 " must not be negative", shape.prefetch_bytes);
   if (shape.num_blocks < 0) return invalid_argument("num_blocks: %d must not be negative", shape.num_blocks);
   // Places in the order of tiles are counted in 32 bits.
   constexpr int64_t kSmallestTileColumns = 128;
@@ -116,6 +118,14 @@ MatmulTuning choose_tuning(const GroupedMatmulShape& shape) {
   return choose_matmul_tuning(epilogue_of(shape), shape.element, num_rows, shape.columns, shape.inner);
 }
 
+int64_t weight_row_bytes(const GroupedMatmulShape& shape) {
+  const int num_bits = is_coded(shape.weights) ? code_bits_of(shape.weights) : 8 * bytes_of(shape.element);
+  return int64_t{shape.inner} * num_bits / 8;
+}
+uint64_t weight_bytes(const GroupedMatmulShape& shape) {
+  return static_cast<uint64_t>(int64_t{shape.num_experts} * shape.columns * weight_row_bytes(shape));
+}
+
 // The tensor is described in pairs of bytes.
 TensorShape matrix_of(const void* base, int64_t row_bytes, int64_t heads, int64_t rows) {
   TensorShape shape;
@@ -131,8 +141,7 @@ TensorShape matrix_of(const void* base, int64_t row_bytes, int64_t heads, int64_
 // Of the weights. Where gates and ups have boxes of their own, a row of the tensor map has the gates of an
 // expert, and the next row the ups. (Interleaved, most rows overlap; only those two of each expert are read.)
 TensorShape weights_of(const GroupedMatmulShape& shape, const void* weights) {
-  const int num_bits = is_coded(shape.weights) ? code_bits_of(shape.weights) : 8 * bytes_of(shape.element);
-  const int64_t row_bytes = int64_t{shape.inner} * num_bits / 8;
+  const int64_t row_bytes = weight_row_bytes(shape);
   const int64_t columns = shape.columns, num_experts = shape.num_experts;
   if (shape.activation == Activation::kNone) return matrix_of(weights, row_bytes, columns, num_experts);
   if (shape.gate_layout == GateLayout::kStacked)
@@ -373,6 +382,8 @@ MatmulSettings GroupedMatmul::Impl::settings_of(const GroupedMatmulTensors& tens
   settings.output_scales = tensors.output_scales;
   settings.output_scale_stride = scale_stride;
   settings.weight_tensor_scales = tensors.weight_tensor_scales;
+  settings.prefetched =
+      first_of(tensors.weights, weight_bytes(shape), static_cast<uint64_t>(shape.prefetch_bytes));
   return settings;
 }
 

@@ -43,6 +43,7 @@ struct MoeLayer::Impl {
   Status check_step(int rank, const MoeLayerStep& step) const;
   Status check_rows(int rank) const;
   Status route(int rank, const MoeLayerStep& step, Stream stream);
+  PrefetchedMemory first_gate_up_weights(int rank) const;
   Status dispatch(int rank, const MoeLayerStep& step, Stream stream);
   DispatchInput dispatch_input(int rank, const MoeLayerStep& step) const;
   DispatchOutput dispatch_output(int rank) const;
@@ -216,7 +217,8 @@ Status MoeLayer::Impl::make_matmuls(int r) {
                            .gate_layout = config.gate_layout,
                            .output = is_fp8() ? MatmulOutput::kFP8 : MatmulOutput::kBF16,
                            .max_rows = state.rows.max_rows,
-                           .expected_rows_per_group = std::max<int64_t>(1, expected_rows)};
+                           .expected_rows_per_group = std::max<int64_t>(1, expected_rows),
+                           .prefetch_bytes = config.prefetch_bytes};
   // Matmuls wait for no peer, so those of ranks that share a device need not fit on it together; unless
   // gate_up waits for rows.
   shape.num_blocks = config.num_matmul_blocks;
@@ -273,13 +275,23 @@ Status MoeLayer::Impl::route(int r, const MoeLayerStep& step, Stream stream) {
   // A warp routes a token.
   constexpr uint32_t kNumThreads = 128, kWarps = kNumThreads / kWarpSize;
   const Rank& rank = world.rank(r);
+  const uint32_t most_blocks = static_cast<uint32_t>(std::max(1, device_of(rank).num_multiprocessors()));
+  const PrefetchedMemory prefetched = first_gate_up_weights(r);
   const uint32_t num_blocks =
-      std::min(ceil_div(static_cast<uint32_t>(step.num_tokens), kWarps),
-               static_cast<uint32_t>(std::max(1, device_of(rank).num_multiprocessors())));
+      prefetched.bytes > 0 ? most_blocks
+                           : std::min(ceil_div(static_cast<uint32_t>(step.num_tokens), kWarps), most_blocks);
   return rank.launch_on(stream, kernel_table(rank).topk_softmax,
                         {.num_blocks = num_blocks, .num_threads = kNumThreads},
                         {step.num_tokens, config.ep.n_experts, config.ep.top_k, step.logits,
-                         of(r).routed_ids.data(), of(r).routed_weights.data()});
+                         of(r).routed_ids.data(), of(r).routed_weights.data(), prefetched});
+}
+
+PrefetchedMemory MoeLayer::Impl::first_gate_up_weights(int r) const {
+  const int num_bits =
+      is_coded(config.weights) ? code_bits_of(config.weights) : 8 * bytes_of(element_of(config));
+  const int64_t num_weights = int64_t{2} * config.expert_width * config.ep.hidden * num_groups;
+  return first_of(of(r).weights.gate_up, static_cast<uint64_t>(num_weights * num_bits / 8),
+                  static_cast<uint64_t>(config.prefetch_bytes));
 }
 
 Status MoeLayer::Impl::dispatch(int rank, const MoeLayerStep& step, Stream stream) {

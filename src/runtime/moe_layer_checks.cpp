@@ -1,5 +1,6 @@
 #include "runtime/moe_layer_checks.hpp"
 
+#include <cinttypes>
 #include <utility>
 
 #include "runtime/ep/call_checks.hpp"
@@ -97,6 +98,8 @@ Status check_config(const MoeLayerConfig& config) {
                             config.expected_tokens_per_rank);
   if (config.num_matmul_blocks < 0)
     return invalid_argument("num_matmul_blocks: %d must not be negative", config.num_matmul_blocks);
+  if (config.prefetch_bytes < 0)
+    return invalid_argument("prefetch_bytes: %" PRId64 " must not be negative", config.prefetch_bytes);
   if (config.gate_up_start == GateUpStart::kWithRows && format != TokenFormatKind::kBF16 &&
       format != TokenFormatKind::kFP8ByRow)
     return invalid_argument(

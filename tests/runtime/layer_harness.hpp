@@ -42,6 +42,7 @@ struct LayerCase {
   bool reduce_at_owner = false;
   int p2p_world_size = 0;
   int steps_in_flight = 1;
+  int64_t prefetch_bytes = 0;
   uint64_t timeout_ns = 60'000'000'000;
   int hidden = 256;
   int width = 64;
@@ -193,6 +194,7 @@ class LayerHarness {
     config.activation = case_.activation;
     config.gate_layout = case_.gate_layout;
     config.num_matmul_blocks = 2;
+    config.prefetch_bytes = case_.prefetch_bytes;
     return config;
   }
   // Other tokens and ids, in the same memory.

@@ -83,6 +83,16 @@ TEST_P(MoeLayerTest, RowsInEveryTokenFormat) {
                     .row_layout = protocol == Protocol::kDirect ? RowLayout::kMasked : RowLayout::kRagged});
 }
 
+// No multiple of 16 bytes, and more than there are.
+TEST_P(MoeLayerTest, WeightsThatAreAskedForAhead) {
+  for (const int64_t prefetch_bytes : {1000, 1 << 30})
+    for (const bool has_router : {false, true})
+      expect_right({.protocol = Protocol::kDirect,
+                    .format = has_router ? TokenFormatKind::kFP8 : TokenFormatKind::kBF16,
+                    .has_router = has_router,
+                    .prefetch_bytes = prefetch_bytes});
+}
+
 TEST_P(MoeLayerTest, CombineInFP8AndWithoutAnAllToAll) {
   for (const Protocol protocol : kProtocols)
     for (const TokenFormatKind format : kFormats)
@@ -492,6 +502,7 @@ TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {
   expect_named(message_of_weights({.gate_up = kSome, .down = kSome + 1}), "down of rank 0 is 0x");
   expect_named(message_of_weights({.gate_up = kSome, .down = kSome, .gate_up_tensor_scales = kSome}),
                "tensor scales of rank 0 must be null with weights as-rows");
+  expect_named(message_of([](auto& c) { c.prefetch_bytes = -1; }), "prefetch_bytes: -1");
   expect_named(message_of([](auto& c) {
                  c.gate_up_start = GateUpStart::kWithRows;
                  c.ep.dispatch_format = TokenFormatKind::kMXFP8;

@@ -22,6 +22,7 @@ struct BenchOptions : ReplayOptions {
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
   CombineStart combine_start = CombineStart::kBehindExperts;
   bool dependent_launch = false;
+  int prefetch_mib = 0;
   std::string trace;
 
   // A report that goes to stdout is alone there.
@@ -34,7 +35,8 @@ MoeLayerConfig config_of(const BenchOptions& options) {
   MoeLayerConfig config{.weights = options.weights,
                         .expert_width = options.workload.expert_width,
                         .num_matmul_blocks = options.num_matmul_blocks,
-                        .gate_up_start = options.gate_up_start};
+                        .gate_up_start = options.gate_up_start,
+                        .prefetch_bytes = int64_t{options.prefetch_mib} << 20};
   config.ep.n_experts = options.workload.n_experts;
   config.ep.top_k = options.workload.top_k;
   config.ep.hidden = options.workload.hidden;
@@ -166,6 +168,7 @@ std::string to_json(const BenchOptions& options, const BenchReport& report) {
       .add("gate_up_start", name_of(options.gate_up_start))
       .add("combine_start", to_string(options.combine_start))
       .add("dependent_launch", options.dependent_launch)
+      .add("prefetch_mib", options.prefetch_mib)
       .add("results", std::move(results));
   return json.to_text();
 }
@@ -208,6 +211,8 @@ void add_bench_layer_command(Command& bench) {
   add_combine_start_option(command, options->combine_start);
   command.add_flag("--dependent-launch", options->dependent_launch,
                    "CUDA: launches may take their places before their predecessors have ended");
+  command.add_number("--prefetch-mib", options->prefetch_mib, 0, 1024,
+                     "CUDA: MiB of each matmul's weights that the launches in front of it ask for");
   command
       .add_text("--trace", options->trace,
                 "Write what each rank and each block of dispatch and combine did in one more step, which is\n"

@@ -1,6 +1,7 @@
 // The parameters of the expert-parallel kernels.
 #pragma once
 
+#include "switchyard/detail/base/prefetched_memory.hpp"
 #include "switchyard/detail/ep/group_layout.hpp"
 #include "switchyard/detail/ep/layout.hpp"
 #include "switchyard/detail/sync/wait_context.hpp"
@@ -210,10 +211,11 @@ struct StoreRowsParams {
 struct TopkSoftmaxParams {
   int32_t num_tokens;
   int32_t n_experts;
-  int32_t top_k;        // at most n_experts
-  const float* logits;  // [num_tokens][n_experts]
-  int32_t* topk_ids;    // [num_tokens][top_k], best first
-  float* topk_weights;  // [num_tokens][top_k], sum 1
+  int32_t top_k;                     // at most n_experts
+  const float* logits;               // [num_tokens][n_experts]
+  int32_t* topk_ids;                 // [num_tokens][top_k], best first
+  float* topk_weights;               // [num_tokens][top_k], sum 1
+  PrefetchedMemory prefetched = {};  // by all blocks, also those without a token
 };
 
 }  // namespace switchyard

@@ -6,6 +6,7 @@
 
 #include "switchyard/detail/base/exp.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/target/prefetch.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -59,6 +60,7 @@ SWITCHYARD_DEVICE void route_token(const TopkSoftmaxParams& params, int token_id
 }
 
 SWITCHYARD_KERNEL void topk_softmax_kernel(TopkSoftmaxParams params) {
+  if (target::warp_idx() == 0) prefetch_share(params.prefetched);
   const int num_warps = target::num_warps() * target::num_blocks();
   for (int token_idx = target::block_idx() * target::num_warps() + target::warp_idx();
        token_idx < params.num_tokens; token_idx += num_warps)

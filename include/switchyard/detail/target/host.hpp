@@ -409,6 +409,8 @@ inline void fence_proxy_async_shared(Where where = Where::current()) {
     emulator::weak_fence_proxy(emulator::FencedMemory::kShared, where);
 }
 
+inline void prefetch_to_l2(const void*, uint32_t) {}  // there is none
+
 // The first admits the dependent launch behind this one; the second waits for the writes of the launch before
 // this one.
 inline void grid_dependency_launch() { emulator::admit_successor(); }

@@ -10,6 +10,7 @@
 #include "switchyard/detail/gemm/tiled/decoder.hpp"
 #include "switchyard/detail/gemm/tiled/planner.hpp"
 #include "switchyard/detail/gemm/tiled/producer.hpp"
+#include "switchyard/detail/target/prefetch.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -21,7 +22,7 @@ SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals
   // Decoders would find codes in the L1 that were read beside those of an expert that came earlier.
   static_assert(!(Arrivals::kAwaits && Rows::kDecodes));
   // Of the first warpgroup; the others consume.
-  constexpr int kProducerWarp = 0, kPlannerWarp = 1, kFirstDecoderWarp = 2;
+  constexpr int kProducerWarp = 0, kPlannerWarp = 1, kFirstDecoderWarp = 2, kPrefetchingWarp = 3;
   MatmulShared<Config>& shared = target::shared_storage<MatmulShared<Config>>();
   const int warpgroup = target::shuffle(target::thread_idx() / kWarpgroupThreads, 0);
   if (target::thread_idx() == 0) {
@@ -33,6 +34,8 @@ SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals
   if constexpr (Config::kIsPair) target::sync_cluster();  // the other block's barriers are initialised, too
   if (warpgroup == 0) {
     if constexpr (Config::kMovesRegisters) target::give_registers<Config::kProducerRegisters>();
+    // Weights are nobody's output, and the memory idles while the last blocks of the launch in front end.
+    if (target::warp_idx() == kPrefetchingWarp) prefetch_share(params.settings.prefetched);
     target::grid_dependency_wait();  // before anything is read; consumers read and write behind the first
                                      // tile, which follows from it
     // Where rows are awaited the next launch becomes resident when the blocks end: a peer's kernel, for which

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "switchyard/detail/base/checked.hpp"
+#include "switchyard/detail/base/prefetched_memory.hpp"
 #include "switchyard/token_format.hpp"
 #include "switchyard/types/bf16.hpp"
 #include "switchyard/types/matmul_epilogue.hpp"
@@ -52,6 +53,7 @@ struct MatmulSettings {
   float* output_scales = nullptr;  // [ceil(N / 2 / 128)][output_scale_stride]
   uint32_t output_scale_stride = 0;
   const float* weight_tensor_scales = nullptr;  // of coded weights: [num_experts], or null
+  PrefetchedMemory prefetched;                  // the first of the weights
 };
 
 }  // namespace switchyard
