@@ -134,8 +134,12 @@ bool Executor::run_some() {
     step(*ready_.pop());
     if (weak_memory != nullptr && weak_memory->deliver_by_chance()) ++progress_epoch_;
     if (simulated_ && !spinning_.empty() && random_() % 16 == 0) unpark_spinners();
+    // The launch behind it may start now, beside whatever else still runs.
+    if (simulated_ && std::exchange(block_has_ended_, false)) break;
   }
-  return progress_epoch_ != epoch_before;
+  if (progress_epoch_ != epoch_before) return true;
+  // Behind such an end threads were left over, so that not all spinners have polled since the last progress.
+  return simulated_ && unpark_spinners();
 }
 
 void Executor::step(Thread& thread) {
@@ -210,6 +214,7 @@ void Executor::finish(Thread& thread) {
   // step() still reads the thread: its block is kept until the next one is admitted.
   thread.phase = ThreadPhase::kFinished;
   finished_block_ = std::move(blocks_.extract(&block).mapped());
+  block_has_ended_ = true;
   host_.on_block_finished(launch);
   admit_pending();
 }

@@ -140,6 +140,7 @@ class Executor {
   ReadyQueue ready_;
   uint32_t num_run_ahead_ = 0;
   std::vector<Thread*> spinning_;
+  bool block_has_ended_ = false;  // simulated mode: in this round
   uint64_t progress_epoch_ = 1;
   uint64_t virtual_now_ns_ = 0;
   std::unordered_map<const Stream*, RecentEvents> events_;

@@ -298,6 +298,32 @@ TEST(SimulatedMode, TheSameSeedGivesTheSameTraceAndAnotherSeedAnother) {
   EXPECT_NE(ordered_arrivals(1).second, ordered_arrivals(2).second);
 }
 
+// A launch begins when the one in front of it has ended, whatever other streams still do: a kernel of many
+// steps sees the second launch of a stream beside it.
+TEST(SimulatedMode, ALaunchBeginsBesideKernelsThatStillRun) {
+  struct Params {
+    uint32_t* has_begun;
+    uint32_t* num_seen;
+  };
+  const auto watches = +[](Params p) {
+    for (int i = 0; i < 100; ++i) *p.num_seen += target::ld_relaxed_device(p.has_begun);
+  };
+  const auto begins = +[](Params p) { target::st_relaxed_device(p.has_begun, 1u); };
+  const auto is_short = +[](Params) {};
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    Machine machine(MachineOptions{.mode = Mode::kSimulated, .seed = seed});
+    auto* const long_stream = machine.create_stream();
+    auto* const other = machine.create_stream();
+    uint32_t has_begun = 0, num_seen = 0;
+    const Params params{&has_begun, &num_seen};
+    ASSERT_TRUE(target::launch("watches", watches, {}, long_stream, params).ok());
+    ASSERT_TRUE(target::launch("is_short", is_short, {}, other, params).ok());
+    ASSERT_TRUE(target::launch("begins", begins, {}, other, params).ok());
+    ASSERT_TRUE(machine.synchronize().ok());
+    EXPECT_GT(num_seen, 0u) << "seed " << seed;
+  }
+}
+
 TEST(SimulatedMode, TimeIsVirtualAndJumpsToTheNextDeadline) {
   struct Params {
     uint32_t* never;
