@@ -226,23 +226,11 @@ TEST_F(WeakMemoryProtocol, TheAllReduceIsRightForEverySeed) {
 }
 
 // Rows in the caller's memory, which a kernel overwrites behind a combine that awaits their readers.
-struct OverwriteParams {
-  bf16* rows;
-  size_t num_values;
-};
-void overwrite(OverwriteParams params) {
-  for (size_t i = static_cast<size_t>(target::thread_idx()); i < params.num_values;
-       i += static_cast<size_t>(target::num_threads()))
-    target::st(params.rows + i, bf16{});
-}
 std::string run_lent(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const TestHooks hooks{.mutant = mutant};
   ManySteps many(seed % 2 == 0 ? RowLayout::kMasked : RowLayout::kPerRank, TargetChoice::kHost, 1,
                  weak_memory(seed, &hooks), 2);
-  return run_awaited_readers(many, [&](int rank, Buffer<bf16>& rows) {
-    return target::launch("overwrite", overwrite, {.num_blocks = 1, .num_threads = 64},
-                          many.world->rank(rank).stream(), OverwriteParams{rows.data(), rows.size()});
-  });
+  return run_awaited_readers(many, overwriting_kernel(many));
 }
 
 TEST_F(WeakMemoryProtocol, RowsMayBeOverwrittenBehindTheirReaders) {

@@ -15,12 +15,14 @@ class ManySteps {
   static constexpr int kNumTokens = 6, kHidden = 128, kTopK = 3, kNumExperts = 6;
 
   ManySteps(RowLayout layout, TargetChoice target, int num_steps, HostDeviceOptions host = {},
-            int n_ranks = 3, int row_sets = 1, TokenFormatKind format = TokenFormatKind::kBF16)
-      : world(must(World::create({.target = target, .n_ranks = n_ranks, .host = host}))) {
+            int n_ranks = 3, int row_sets = 1, TokenFormatKind format = TokenFormatKind::kBF16,
+            int num_tokens_of_rank = kNumTokens)
+      : num_tokens(num_tokens_of_rank),
+        world(must(World::create({.target = target, .n_ranks = n_ranks, .host = host}))) {
     ep = must(ExpertParallel::create(*world, {.n_experts = kNumExperts,
                                               .top_k = kTopK,
                                               .hidden = kHidden,
-                                              .max_tokens_per_rank = kNumTokens,
+                                              .max_tokens_per_rank = num_tokens,
                                               .n_sms = 2,
                                               .num_threads = 64,
                                               .timeout_ns = 60'000'000'000,
@@ -32,7 +34,7 @@ class ManySteps {
                       .n_experts = kNumExperts,
                       .top_k = kTopK,
                       .hidden = kHidden,
-                      .tokens_per_rank = std::vector<int>(static_cast<size_t>(n_ranks), kNumTokens)};
+                      .tokens_per_rank = std::vector<int>(static_cast<size_t>(n_ranks), num_tokens)};
     for (int i = 0; i < num_steps; ++i) {
       steps.push_back(make_step(shape, 70 + static_cast<uint64_t>(i)));
       memory_.emplace_back();
@@ -44,7 +46,7 @@ class ManySteps {
   int row_set(int step, int rank) const { return (step + 2 * rank) % ep->config().row_sets; }
   DispatchInput input(int step, int rank) {
     const Memory& own = at(step, rank);
-    DispatchInput input{own.tokens.data(), own.ids.data(), kNumTokens, own.weights.data()};
+    DispatchInput input{own.tokens.data(), own.ids.data(), num_tokens, own.weights.data()};
     input.row_set = row_set(step, rank);
     return input;
   }
@@ -63,7 +65,7 @@ class ManySteps {
     const Memory& own = at(step, rank);
     return ep->combine(
         rank, {.expert_rows = rows},
-        {own.ids.data(), own.weights.data(), kNumTokens, {CombineReduction::kWeighted, output.data()}});
+        {own.ids.data(), own.weights.data(), num_tokens, {CombineReduction::kWeighted, output.data()}});
   }
   Status combine_rows(int step, int rank) {
     return combine(step, rank, at(step, rank).output, must(ep->row_buffers(rank)).rows);
@@ -97,6 +99,7 @@ class ManySteps {
   Memory& at(int step, int rank) { return memory_[static_cast<size_t>(step)][static_cast<size_t>(rank)]; }
   bool is_per_rank() const { return ep->config().row_layout == RowLayout::kPerRank; }
 
+  const int num_tokens;  // of each rank
   std::unique_ptr<World> world;
   std::unique_ptr<ExpertParallel> ep;
   std::vector<reference::Step> steps;
@@ -122,7 +125,7 @@ class ManySteps {
     const auto i = static_cast<size_t>(rank);
     return {
         .tokens = must(owner.upload(given.tokens[i])),
-        .output = must(owner.allocate<bf16>(size_t{kNumTokens} * kHidden)),
+        .output = must(owner.allocate<bf16>(static_cast<size_t>(num_tokens) * kHidden)),
         .ids = must(owner.upload(given.topk_ids[i])),
         .expert_ids = must(owner.allocate<int32_t>(groups)),
         .row_experts = must(owner.allocate<int32_t>(must(ep->row_buffers(rank)).max_rows * size_t{kTopK})),

@@ -258,7 +258,7 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench layer --target host --format fp8 --expert-width 72",
                  {"--expert-width", "multiple of 64"});
   expect_refused("bench layer --target host --format fp8 --gate-up-start with-rows",
-                 {"--gate-up-start", "--format bf16, not fp8"});
+                 {"--gate-up-start", "--format bf16 or fp8-by-row, not fp8"});
   expect_refused("bench layer --target host --protocol slotted --gate-up-start with-rows",
                  {"--gate-up-start", "--protocol direct"});
   expect_refused("bench layer --target host --ranks 3 --experts 8", {"--experts", "--ranks"});

@@ -133,10 +133,17 @@ struct DirectCombineWait {
       first_choice = choice_of_lane(first_token);  // in flight while the experts' signals come
     if (is_skipped) return;
     if (!find_outputs(step, is_healthy)) return;  // a fault: the host resets everything
-    if constexpr (!kAwaitsExperts<Fixed>) admit_successor();
+    const bool has_readers = awaits_readers();
+    if constexpr (!kAwaitsExperts<Fixed>)
+      if (!has_readers) admit_successor();  // who has let the next launch in must not wait for a peer
     make_token_outputs<Epilogue, Rows>(*this, reinterpret_cast<std::byte*>(&shared + 1));
     if constexpr (!kHasWire<Fixed>)
-      if (params.awaits_readers) await_readers(step);
+      if (has_readers) await_readers(step);
+  }
+
+  SWITCHYARD_DEVICE bool awaits_readers() const {
+    if constexpr (kHasWire<Fixed>) return false;
+    return params.awaits_readers;
   }
 
   // The last block tells the owners of the rows that they have been read, and waits for those who read this
