@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
+
 namespace switchyard::reference {
 namespace {
 
@@ -24,13 +27,18 @@ uint64_t PhaseTraffic::total_to_other_groups() const { return sum(to_other_group
 namespace {
 
 // Beside a row of the direct protocol go its source, a note where its scales are, if their tensor interleaves
-// rows, and, where siblings are linked, its link and the weight that its owner sums it up with. A message of
-// the slotted one holds all of it.
-uint64_t bytes_beside_row(const ExpertParallelConfig& config) {
+// rows and its sender does not store them itself, and, where siblings are linked, its link and the weight
+// that its owner sums it up with. A message of the slotted one holds all of it.
+uint64_t bytes_beside_row(const ExpertParallelConfig& config, int n_ranks) {
   if (config.protocol != Protocol::kDirect) return 0;
   const bool links_rows = config.row_delivery == RowDelivery::kReceiver || config.reduce_at_owner;
-  return 2 * sizeof(int32_t) + (info_of(config.dispatch_format).interleaves_rows() ? sizeof(uint32_t) : 0) +
-         (links_rows ? sizeof(uint32_t) : 0) + (config.reduce_at_owner ? sizeof(float) : 0);
+  const bool has_wire =
+      n_ranks > kMaxDirectRanks || (config.p2p_world_size != 0 && config.p2p_world_size < n_ranks);
+  const bool sends_scales = config.max_tokens_per_rank <= kEpLimits.max_tokens_sending_scales &&
+                            !links_rows && !has_wire && config.own_format == nullptr;
+  const bool has_note = info_of(config.dispatch_format).interleaves_rows() && !sends_scales;
+  return 2 * sizeof(int32_t) + (has_note ? sizeof(uint32_t) : 0) + (links_rows ? sizeof(uint32_t) : 0) +
+         (config.reduce_at_owner ? sizeof(float) : 0);
 }
 
 }  // namespace
@@ -41,7 +49,7 @@ TrafficOptions traffic_options(const ExpertParallel& ep) {
           .p2p_world_size = config.p2p_world_size,
           .dispatch_message_bytes = ep.dispatch_message_bytes(),
           .combine_message_bytes = ep.combine_message_bytes(),
-          .bytes_beside_row = bytes_beside_row(config),
+          .bytes_beside_row = bytes_beside_row(config, ep.n_ranks()),
           .is_carried_once = config.row_delivery == RowDelivery::kReceiver,
           .is_reduced_at_owner = config.reduce_at_owner};
 }

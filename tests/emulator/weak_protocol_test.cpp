@@ -229,7 +229,7 @@ TEST_F(WeakMemoryProtocol, TheAllReduceIsRightForEverySeed) {
 std::string run_lent(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const TestHooks hooks{.mutant = mutant};
   ManySteps many(seed % 2 == 0 ? RowLayout::kMasked : RowLayout::kPerRank, TargetChoice::kHost, 1,
-                 weak_memory(seed, &hooks), 2);
+                 weak_memory(seed, &hooks), {.n_ranks = 2});
   return run_awaited_readers(many, overwriting_kernel(many));
 }
 

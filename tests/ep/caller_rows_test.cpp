@@ -125,7 +125,7 @@ TEST_P(CallerRowsTest, FewerThanTheStepHasAreAFault) {
 // Those behind them are another group's.
 TEST(CallerRows, AGroupWithFewerThanTheStepHasIsAFault) {
   SWITCHYARD_SKIP_IF_UNCHECKED();
-  ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, {}, 1);
+  ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, {}, {.n_ranks = 1});
   ASSERT_TRUE(many.dispatch(0, 0).ok());
   ASSERT_TRUE(many.ep->synchronize().ok());
   const ManySteps::Memory& own = many.at(0, 0);
@@ -144,20 +144,20 @@ TEST(CallerRows, AGroupWithFewerThanTheStepHasIsAFault) {
 }
 
 TEST(CallerRows, PeersReadThoseOfASet) {
-  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, 3, 3);
+  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, {.row_sets = 3});
   run_lent(many);
 }
 
 TEST(CallerRows, WeakMemory) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
-    ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, weak_memory(seed), 2);
+    ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, weak_memory(seed), {.n_ranks = 2});
     run_lent(many);
   }
 }
 
 // Rows that a dispatch has brought are combined where they are, whichever set they lie in.
 TEST(CallerRows, ThoseInTheRowBuffersNeedNoCopy) {
-  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, 3, 3);
+  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, {.row_sets = 3});
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(many.dispatch(0, rank).ok());
   for (int rank = 0; rank < 3; ++rank) {
     const uint64_t first_row = static_cast<uint64_t>(many.row_set(0, rank)) * many.ep->rows_per_set();
@@ -171,7 +171,7 @@ TEST(CallerRows, ThoseInTheRowBuffersNeedNoCopy) {
 }
 
 TEST(CallerRows, ThoseThatWereNotOfferedAreRefused) {
-  ManySteps many(RowLayout::kRagged, TargetChoice::kHost, 1, {}, 1);
+  ManySteps many(RowLayout::kRagged, TargetChoice::kHost, 1, {}, {.n_ranks = 1});
   Buffer<bf16> rows = must(many.world->rank(0).allocate<bf16>(1024));
   EXPECT_NE(many.ep->offer_expert_rows(0, rows.data()).status().message().find("next must come dispatch"),
             std::string::npos);
@@ -194,6 +194,42 @@ TEST(CallerRows, ThoseThatWereNotOfferedAreRefused) {
       *many.world,
       {.n_experts = 2, .top_k = 1, .hidden = 64, .max_tokens_per_rank = 4, .protocol = Protocol::kSlotted}));
   EXPECT_FALSE(slotted->offer_expert_rows(0, rows.data()).ok());
+}
+
+// What a step of one rank says to a combine that awaits its readers.
+std::string awaited_by(const ExpertParallelConfig& config) {
+  const auto world = must(World::create({.target = TargetChoice::kHost, .n_ranks = 2}));
+  const auto ep = must(ExpertParallel::create(*world, config));
+  const Rank& rank = world->rank(0);
+  const auto rows = must(ep->row_buffers(0));
+  Buffer<uint32_t> offsets = must(rank.allocate<uint32_t>(3));
+  Buffer<int32_t> expert_ids = must(rank.allocate<int32_t>(2));
+  const Status dispatched = ep->dispatch(
+      0, {.num_tokens = 0}, {rows.rows, rows.src_info, rows.max_rows, offsets.data(), expert_ids.data()});
+  EXPECT_TRUE(dispatched.ok()) << dispatched.to_string();
+  const Status status =
+      ep->combine(0, {.expert_rows = rows.expert_outputs, .src_info = rows.src_info, .awaits_readers = true},
+                  {.num_tokens = 0});
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.to_string();
+  EXPECT_TRUE(ep->reset().ok());
+  return status.message();
+}
+
+TEST(CallerRows, ReadersAreAwaitedWhereRowsArePulledAndCombineIsBehindTheExperts) {
+  ExpertParallelConfig config{.n_experts = 4,
+                              .top_k = 1,
+                              .hidden = 64,
+                              .max_tokens_per_rank = 4,
+                              .n_sms = 1,
+                              .timeout_ns = 100'000'000,
+                              .protocol = Protocol::kSlotted};
+  EXPECT_NE(awaited_by(config).find("the protocol is slotted"), std::string::npos);
+  config.protocol = Protocol::kDirect;
+  config.p2p_world_size = 1;
+  EXPECT_NE(awaited_by(config).find("direct with a wire"), std::string::npos);
+  config.p2p_world_size = 0;
+  config.combine_start = CombineStart::kWithExperts;
+  EXPECT_NE(awaited_by(config).find("combine_start is with-experts"), std::string::npos);
 }
 
 }  // namespace

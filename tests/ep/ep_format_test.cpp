@@ -133,7 +133,12 @@ TEST_P(EpFormatTarget, ManyTokensToABlock) {
 
 // So that 128 rows of scales do not fit into half of shared memory.
 TEST_P(EpFormatTarget, LongRows) {
-  Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 16384, .tokens_per_rank = {150, 9}};
+  Shape shape{.n_ranks = 2,
+              .n_experts = 4,
+              .top_k = 1,
+              .hidden = 16384,
+              .tokens_per_rank = {150, 9},
+              .max_tokens_per_rank = testing_support::kMaxTokensOfFetchedScales};
   if (kFewCases) shape.tokens_per_rank = {30, 9};
   for (const TokenFormatKind format : {TokenFormatKind::kNVFP4, TokenFormatKind::kMXFP8Tiled})
     check_by_one_block(shape, {.target = GetParam(), .format = format});

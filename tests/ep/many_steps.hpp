@@ -1,6 +1,7 @@
 // Steps of the direct protocol whose inputs and outputs lie side by side.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -14,22 +15,28 @@ class ManySteps {
  public:
   static constexpr int kNumTokens = 6, kHidden = 128, kTopK = 3, kNumExperts = 6;
 
-  ManySteps(RowLayout layout, TargetChoice target, int num_steps, HostDeviceOptions host = {},
-            int n_ranks = 3, int row_sets = 1, TokenFormatKind format = TokenFormatKind::kBF16,
-            int num_tokens_of_rank = kNumTokens)
-      : num_tokens(num_tokens_of_rank),
-        world(must(World::create({.target = target, .n_ranks = n_ranks, .host = host}))) {
+  struct Size {
+    int n_ranks = 3;
+    int row_sets = 1;
+    TokenFormatKind format = TokenFormatKind::kBF16;
+    int num_tokens = kNumTokens;
+    int max_tokens = 0;  // 0: num_tokens
+  };
+  ManySteps(RowLayout layout, TargetChoice target, int num_steps, HostDeviceOptions host, const Size& size)
+      : num_tokens(size.num_tokens),
+        world(must(World::create({.target = target, .n_ranks = size.n_ranks, .host = host}))) {
+    const int n_ranks = size.n_ranks;
     ep = must(ExpertParallel::create(*world, {.n_experts = kNumExperts,
                                               .top_k = kTopK,
                                               .hidden = kHidden,
-                                              .max_tokens_per_rank = num_tokens,
+                                              .max_tokens_per_rank = std::max(num_tokens, size.max_tokens),
                                               .n_sms = 2,
                                               .num_threads = 64,
                                               .timeout_ns = 60'000'000'000,
                                               .protocol = Protocol::kDirect,
                                               .row_layout = layout,
-                                              .row_sets = row_sets,
-                                              .dispatch_format = format}));
+                                              .row_sets = size.row_sets,
+                                              .dispatch_format = size.format}));
     const Shape shape{.n_ranks = n_ranks,
                       .n_experts = kNumExperts,
                       .top_k = kTopK,
@@ -41,6 +48,9 @@ class ManySteps {
       for (int rank = 0; rank < n_ranks; ++rank) memory_.back().push_back(make_memory(i, rank));
     }
   }
+
+  ManySteps(RowLayout layout, TargetChoice target, int num_steps, HostDeviceOptions host = {})
+      : ManySteps(layout, target, num_steps, host, Size{}) {}
 
   // Ranks choose different sets of rows.
   int row_set(int step, int rank) const { return (step + 2 * rank) % ep->config().row_sets; }

@@ -304,8 +304,8 @@ std::string run_reopened_over_capacity(uint64_t seed, Protocol protocol, const K
 // Rows in the caller's memory, which are overwritten behind a combine that awaits their readers.
 std::string run_lent(uint64_t seed, Protocol, const KernelTable& kernels) {
   constexpr int kManyTokens = 24;  // so that other ranks still read when rank 0, which has none, has ended
-  ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, weak_memory(seed, hooks_of(kernels)), 2, 1,
-                 TokenFormatKind::kBF16, kManyTokens);
+  ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, weak_memory(seed, hooks_of(kernels)),
+                 {.n_ranks = 2, .num_tokens = kManyTokens});
   return run_awaited_readers(many, overwriting_kernel(many));
 }
 

@@ -78,9 +78,9 @@ TEST_P(ReopenedStepsTest, StepsWithoutACombineBackToBack) {
 // Rank 0 has abandoned the first step, and chosen the ranks of the second, before rank 1 fetches what rank 0
 // has kept of the first.
 TEST(ReopenedSteps, ChoicesOfAnAbandonedStepStay) {
-  ManySteps whole(RowLayout::kPerRank, TargetChoice::kHost, 2, {}, 2);
+  ManySteps whole(RowLayout::kPerRank, TargetChoice::kHost, 2, {}, {.n_ranks = 2});
   run_combined(whole);
-  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 2, {}, 2);
+  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 2, {}, {.n_ranks = 2});
   ASSERT_TRUE(many.ep->dispatch_async(1, many.input(0, 1)).ok());
   ASSERT_TRUE(many.dispatch(0, 0).ok());
   ASSERT_TRUE(many.ep->abandon_step(0).ok());
@@ -219,7 +219,8 @@ TEST_P(ReopenedStepsTest, SetsOfRows) {
   const auto [target, layout] = GetParam();
   if (layout != RowLayout::kPerRank) return;  // the others are refused
   for (const int n_ranks : {1, 2, 3}) {
-    ManySteps many(layout, target, 3, {}, n_ranks, 3), whole(layout, target, 3, {}, n_ranks);
+    ManySteps many(layout, target, 3, {}, {.n_ranks = n_ranks, .row_sets = 3}),
+        whole(layout, target, 3, {}, {.n_ranks = n_ranks});
     run_in_sets(many, whole);
     // Rows of the caller's come to the set of the step.
     std::vector<Buffer<bf16>> given;
@@ -239,6 +240,18 @@ TEST_P(ReopenedStepsTest, SetsOfRows) {
     for (int rank = 0; rank < n_ranks; ++rank)
       EXPECT_EQ(must(many.at(2, rank).output.download()), many.expected(2, rank, 2));
   }
+}
+
+// The formats, and how many tokens a rank may have: senders store the scales of few where rows of them
+// interleave, and owners fetch those of many. 0: as many as there are.
+std::vector<std::pair<TokenFormatKind, int>> formats_by_most_tokens() {
+  std::vector<std::pair<TokenFormatKind, int>> formats;
+  for (const TokenFormatKind format : kTokenFormatKinds) {
+    if (info_of(format).encodes_by_expert) continue;  // refused per rank
+    formats.emplace_back(format, 0);
+    if (info_of(format).interleaves_rows()) formats.emplace_back(format, kMaxTokensOfFetchedScales);
+  }
+  return formats;
 }
 
 // The codes and scales of a set's rows.
@@ -263,10 +276,14 @@ std::vector<std::byte> encoded_rows_of_set(ManySteps& many, int rank, int set, u
       append(own.scales + first_row * scales.shape[1] * element_bytes,
              num_rows * scales.shape[1] * element_bytes);
       break;
-    case ScalePlacement::kTiled: {
+    case ScalePlacement::kTiled: {  // nobody writes those of rows that are not there
       const TiledScaleLayout layout{format.num_scales(ManySteps::kHidden)};
-      append(own.scales + layout.bytes(static_cast<uint32_t>(first_row)).value(),
-             layout.bytes(num_rows).value());
+      const std::vector<std::byte> tiles =
+          must(owner.view(own.scales + layout.bytes(first_row).value(), layout.bytes(num_rows).value())
+                   .download());
+      for (uint32_t row = 0; row < num_rows; ++row)
+        for (int column = 0; column < layout.num_columns; ++column)
+          bytes.push_back(tiles[layout.offset(row, column)]);
       break;
     }
     case ScalePlacement::kTransposed:
@@ -282,17 +299,17 @@ std::vector<std::byte> encoded_rows_of_set(ManySteps& many, int rank, int set, u
 TEST_P(ReopenedStepsTest, SetsOfRowsInEveryFormat) {
   const auto [target, layout] = GetParam();
   if (layout != RowLayout::kPerRank) return;  // the others are refused
-  for (const TokenFormatKind format : kTokenFormatKinds) {
-    if (info_of(format).encodes_by_expert) continue;  // refused per rank
-    SCOPED_TRACE(to_string(format));
-    ManySteps many(layout, target, 3, {}, 2, 3, format);
+  for (const auto& [format, max_tokens] : formats_by_most_tokens()) {
+    SCOPED_TRACE(std::string(to_string(format)) + ", at most " + std::to_string(max_tokens) + " tokens");
+    ManySteps many(layout, target, 3, {},
+                   {.n_ranks = 2, .row_sets = 3, .format = format, .max_tokens = max_tokens});
     for (int step = 0; step < 3; ++step) {
       for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(many.dispatch(step, rank).ok());
       for (int rank = 0; rank < 2 && step < 2; ++rank) ASSERT_TRUE(many.ep->abandon_step(rank).ok());
     }
     ASSERT_TRUE(many.ep->synchronize().ok());
     for (int step = 0; step < 3; ++step) {
-      ManySteps whole(layout, target, 3, {}, 2, 1, format);
+      ManySteps whole(layout, target, 3, {}, {.n_ranks = 2, .format = format, .max_tokens = max_tokens});
       for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(whole.dispatch(step, rank).ok());
       ASSERT_TRUE(whole.ep->synchronize().ok());
       for (int rank = 0; rank < 2; ++rank) {
@@ -311,14 +328,13 @@ TEST_P(ReopenedStepsTest, CombineBehindTheLastSetInEveryFormat) {
   if (layout != RowLayout::kPerRank) return;  // the others are refused
   constexpr int kRanks = 2, kTokens = 16, kWide = 2048;
   constexpr size_t kSize = size_t{kTokens} * kWide;
-  for (const TokenFormatKind format : kTokenFormatKinds) {
-    if (info_of(format).encodes_by_expert) continue;  // refused per rank
-    SCOPED_TRACE(to_string(format));
+  for (const auto& [format, max_tokens] : formats_by_most_tokens()) {
+    SCOPED_TRACE(std::string(to_string(format)) + ", at most " + std::to_string(max_tokens) + " tokens");
     const auto world = must(World::create({.target = target, .n_ranks = kRanks}));
     const auto ep = must(ExpertParallel::create(*world, {.n_experts = 2,
                                                          .top_k = 2,
                                                          .hidden = kWide,
-                                                         .max_tokens_per_rank = kTokens,
+                                                         .max_tokens_per_rank = std::max(kTokens, max_tokens),
                                                          .n_sms = 2,
                                                          .num_threads = 64,
                                                          .protocol = Protocol::kDirect,
@@ -394,13 +410,14 @@ TEST_P(ReopenedStepsTest, RanksMayEndAStepThatWasCalledOffInDifferentWays) {
 
 TEST(ReopenedSteps, SetsOfRowsInWeakMemory) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
-    ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 3, weak_memory(seed), 2, 2);
+    ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 3, weak_memory(seed),
+                   {.n_ranks = 2, .row_sets = 2});
     run_abandoned(many);
   }
 }
 
 TEST(ReopenedSteps, ADispatchThatCannotBeEnqueuedLeavesTheSet) {
-  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, 1, 2);
+  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, {.n_ranks = 1, .row_sets = 2});
   const auto elsewhere = must(World::create({.target = TargetChoice::kHost, .n_ranks = 1}));
   const Stream stream = must(elsewhere->rank(0).create_stream());
   ASSERT_TRUE(many.dispatch(0, 0).ok());
@@ -415,7 +432,7 @@ TEST(ReopenedSteps, ADispatchThatCannotBeEnqueuedLeavesTheSet) {
 }
 
 TEST(ReopenedSteps, SetsThatThereAreNotAreRefused) {
-  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, 1, 2);
+  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, {.n_ranks = 1, .row_sets = 2});
   DispatchInput input = many.input(0, 0);
   for (const int row_set : {-1, 2}) {
     input.row_set = row_set;
@@ -436,11 +453,11 @@ TEST(ReopenedSteps, SetsThatThereAreNotAreRefused) {
 
 // What keeps an abandoned step from the next is in the kernels, whatever the order in which they run.
 TEST(ReopenedSteps, WeakMemory) {
-  ManySteps whole(RowLayout::kPerRank, TargetChoice::kHost, 3, {}, 2);
+  ManySteps whole(RowLayout::kPerRank, TargetChoice::kHost, 3, {}, {.n_ranks = 2});
   run_combined(whole);
   for (uint64_t seed = 0; seed < 12; ++seed) {
     const RowLayout layout = seed % 2 == 0 ? RowLayout::kPerRank : RowLayout::kMasked;
-    ManySteps many(layout, TargetChoice::kHost, 3, weak_memory(seed), 2);
+    ManySteps many(layout, TargetChoice::kHost, 3, weak_memory(seed), {.n_ranks = 2});
     run_abandoned(many);
     for (int rank = 0; rank < 2 && many.is_per_rank(); ++rank)
       EXPECT_EQ(choices_of(many, rank), choices_of(whole, rank)) << "seed " << seed;
@@ -497,7 +514,7 @@ TEST_P(ReopenedStepsTest, NotBehindAnotherPlacement) {
 }
 
 TEST(ReopenedSteps, WhatIsOutOfPlaceIsRefused) {
-  ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, {}, 1);
+  ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, {}, {.n_ranks = 1});
   EXPECT_NE(many.ep->abandon_step(0).message().find("abandon_step on rank 0 after a finished step"),
             std::string::npos);
   EXPECT_NE(many.ep->reopen_step(0).message().find("has dispatched nothing"), std::string::npos);

@@ -72,6 +72,10 @@ TEST_P(RowLayoutTest, ZeroedRowsHaveZeroScalesInEveryPlacement) {
     run.unwritten = UnwrittenRows::kZeroed;
     run.format = format;
     check({.hidden = 256, .tokens_per_rank = {3, 2}}, run, 1);
+    check({.hidden = 256,
+           .tokens_per_rank = {3, 2},
+           .max_tokens_per_rank = testing_support::kMaxTokensOfFetchedScales},
+          run, 1);
   }
 }
 TEST_P(RowLayoutTest, MaskedGroupsOverAWire) {

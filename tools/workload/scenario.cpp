@@ -5,6 +5,7 @@
 #include <random>
 
 #include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 
 namespace switchyard::tools {
 
@@ -66,6 +67,7 @@ std::string Scenario::describe() const {
     }
   }
   if (const std::string special = style.describe(); !special.empty()) text += ", " + special;
+  if (room_for_tokens > max_tokens) text += ", room for " + std::to_string(room_for_tokens) + " tokens";
   if (steps_in_flight > 1) text += ", " + std::to_string(steps_in_flight) + " steps in flight";
   if (first_placement)
     text += ", experts " + text_of(*first_placement) + ", then " + text_of(*next_placement);
@@ -118,6 +120,15 @@ void draw_formats(const ScenarioSpace& space, Scenario& scenario) {
   scenario.format = space.format.value_or(kTokenFormatKinds[format]);
   scenario.combine_format =
       space.combine_format.value_or(combine_format == 0 ? CombineFormat::kFP8 : CombineFormat::kBF16);
+}
+
+// Where the scales of several rows interleave, senders store those of few tokens and owners fetch those of
+// many. A third of the seeds have few tokens with room for many.
+void draw_room(Scenario& scenario) {
+  std::mt19937_64 random(scenario.seed ^ 0x726f6f6dull);
+  if (random() % 3 == 0 && scenario.protocol == Protocol::kDirect &&
+      info_of(scenario.format).interleaves_rows() && scenario.fault != SimulatedFault::kOverflow)
+    scenario.room_for_tokens = kEpLimits.max_tokens_sending_scales + 1;
 }
 
 // Half of the seeds have no wire. The others have ranks that only a wire reaches. Their sizes are drawn from
@@ -237,6 +248,7 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
   draw_placements(scenario);
   if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
   draw_style(scenario);  // of the format that it is now
+  draw_room(scenario);
   draw_delivery(scenario);
   if (scenario.fault == SimulatedFault::kNone) {
     // A third of the seeds without a fault have two steps, or all, in flight.

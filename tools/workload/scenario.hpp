@@ -29,6 +29,7 @@ struct Scenario {
   int top_k = 2;
   int hidden = 16;
   int max_tokens = 4;
+  int room_for_tokens = 4;  // of each rank, for which the exchange has memory
   int n_sms = 2;
   int p2p_world_size = 0;  // 0: all ranks reach each other without a wire
   // Where experts are in the first step, and in the others; nothing: divided evenly.

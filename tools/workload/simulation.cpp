@@ -90,7 +90,7 @@ Status SimulatedWorld::create() {
       {.n_experts = scenario_.n_experts,
        .top_k = scenario_.top_k,
        .hidden = scenario_.hidden,
-       .max_tokens_per_rank = scenario_.max_tokens,
+       .max_tokens_per_rank = scenario_.room_for_tokens,
        .n_sms = scenario_.n_sms,
        .num_threads = kWarpSize,
        .timeout_ns = kDeadlineNs,

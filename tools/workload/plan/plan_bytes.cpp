@@ -26,18 +26,19 @@ struct Sizes {
   uint64_t dispatch_cells;  // counts and signals from a rank to a rank
   uint64_t combine_cells;
 
-  Sizes(const ExpertParallelConfig& config, const ExchangeLayout& layout, int n_ranks) {
+  Sizes(const ExpertParallelConfig& config, const ExchangeLayout& layout, int n_ranks, bool stores_scales) {
     const FormatLayout format = format_layout(config);
     const bool is_direct = config.protocol == Protocol::kDirect;
     token = token_bytes(config);
     message = is_direct ? encoded_bytes(config) : message_bytes(config);
     row = uint64_t{format.row_bytes} + format.scales_bytes;
     src_info = layout.src_info_bytes / layout.row_capacity;
-    const uint64_t scale_source = format.interleaves_rows ? sizeof(uint32_t) : 0;
+    const bool fetches_scales = is_direct && format.interleaves_rows && !stores_scales;
+    const uint64_t scale_source = fetches_scales ? sizeof(uint32_t) : 0;
     beside_message = is_direct ? src_info + scale_source : 0;
     expert_row = layout.has_encoded_outputs ? combine_bytes(config) : token_bytes(config);
     combine_row = combine_bytes(config);
-    staged_scales = is_direct && format.interleaves_rows ? format.scales_bytes : 0;
+    staged_scales = fetches_scales ? format.scales_bytes : 0;
     const auto cells = [](int count) { return static_cast<uint64_t>(count) * sizeof(uint64_t); };
     const int num_seats = config.n_experts / n_ranks;
     const int count_cells = CountTableLayout{n_ranks, config.n_experts}.cells_per_rank();
@@ -241,7 +242,10 @@ Status count_plan_bytes(const PlanRouting& routing, const ExpertPlacement& place
   of_one_token.max_tokens_per_rank = 1;
   const Result<ExchangeLayout> small = ExchangeLayout::of(of_one_token, plan.cluster.n_ranks, has_wire);
   if (!small.ok()) return small.status();
-  const Sizes sizes(config, small.value(), plan.cluster.n_ranks);
+  const bool links_rows =
+      plan.shape.message == PlanMessage::kRank || plan.shape.combine_message == PlanMessage::kRank;
+  const Sizes sizes(config, small.value(), plan.cluster.n_ranks,
+                    !has_wire && !links_rows && sends_scales(config, plan.cluster.n_ranks));
   Counter counter(routing, placement, plan.cluster);
   const Movements dispatched = counter.movements(plan.shape.message, plan.shape.protocol, false);
   count_dispatch(dispatched, sizes, counter, plan);
