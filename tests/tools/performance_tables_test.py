@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """scripts/performance_tables.py: tables of JSON that the command wrote (performance_tables/), and of what it writes now.
+scripts/bench_layer.py: what it does without a GPU.
 
-The second half runs the command that the environment variable SWITCHYARD_TOOL names, and is skipped without it.
+The last test runs the command that the environment variable SWITCHYARD_TOOL names, and is skipped without it.
 """
 import contextlib
 import copy
-import importlib.util
 import io
+import itertools
 import json
+import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,11 +20,16 @@ import unittest
 from unittest import mock
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-SCRIPT = FOLDER.parent.parent / "scripts" / "performance_tables.py"
-sys.dont_write_bytecode = True  # no __pycache__ beside the script
-spec = importlib.util.spec_from_file_location("performance_tables", SCRIPT)
-tables = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tables)
+SCRIPTS = FOLDER.parent.parent / "scripts"
+sys.dont_write_bytecode = True  # no __pycache__ beside the scripts
+sys.path.insert(0, str(SCRIPTS))
+
+import benchmark_tables as tables  # pylint: disable=wrong-import-position
+import performance_tables as page_script  # pylint: disable=wrong-import-position
+
+with mock.patch.dict(sys.modules, dict.fromkeys(("torch", "torch.distributed", "triton", "triton.language"),
+                                                mock.MagicMock())):
+    import bench_layer  # pylint: disable=wrong-import-position
 
 
 def stored(name):
@@ -30,6 +38,19 @@ def stored(name):
 
 def with_changes(report, **changes):
     return dict(copy.deepcopy(report), **changes)
+
+
+def run_bench_layer(path, ours, peers, *options):
+    """The exit status of bench_layer.py and its report, if `ours` are the answers of the command and `peers` were timed."""
+    arguments = ["bench_layer.py", "--compiled", "--json", str(path), *options]
+
+    def time_peers(form, *_):
+        return [peer for peer in peers if peer["form"] == form]
+
+    with mock.patch("sys.argv", arguments), mock.patch.dict(os.environ), contextlib.redirect_stdout(io.StringIO()), \
+            mock.patch.multiple(bench_layer, time_ours=mock.Mock(side_effect=ours), time_peers=time_peers):
+        status = bench_layer.main()
+    return status, json.loads(path.read_text())
 
 
 def rows_of(table):
@@ -164,12 +185,6 @@ class TablesOfStoredRuns(unittest.TestCase):
                          [["bf16, 256 experts", "16", "130", "2.0", "20.0", "60.0", "40.0", "30.0", "0.60", "5", "4"],
                           ["", "128", "130", "2.0", "20.0", "60.0", "40.0", "30.0", "0.60", "5", "4"]])
 
-    def test_a_layer_of_peers_has_the_faster_of_their_forms_over_ours(self):
-        self.assertEqual(rows_of(tables.TABLES["layer-peers"]([stored("layer_peers")])),
-                         [["bf16, 256 experts", "16", "100", "9.0", "200", "30.0", "150", "1.50"],
-                          ["", "128", "100", "9.0", "200", "30.0", "-", "2.00"],
-                          ["", "1024", "100", "9.0", "-", "-", "-", "-"]])
-
     def test_a_matmul_of_other_weights_or_of_all_tunings_is_refused(self):
         with self.assertRaisesRegex(tables.Problem, "has bf16, and the table is of fp8"):
             tables.TABLES["matmul-fp8"]([stored("matmul")])
@@ -200,42 +215,149 @@ class TablesOfStoredRuns(unittest.TestCase):
 | 1 | direct | 1800 | 2000 | 0.90 | 0.85 .. 0.97 |""")
 
 
+class LayersBesidePeers(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "layer_peers.json"
+        self.peers = stored("layer_peers")
+        self.ours = {"device": "NVIDIA H200", "results": [
+            {"tokens": tokens, "median_us": 100.0, "parts": {"route": 9.0}, "relative_error": 0.002, "verified": True}
+            for tokens in (16, 128, 1024)]}
+
+    @contextlib.contextmanager
+    def one_rank(self):
+        """A world of one rank, and what stands for PyTorch in it."""
+        with mock.patch.multiple(bench_layer, torch=mock.MagicMock(), dist=mock.Mock(), gathered=lambda value: [value]):
+            yield bench_layer.torch
+
+    def run_bench(self, *options):
+        return run_bench_layer(self.path, [self.ours], self.peers, "--experts", "256", "--formats", "bf16", *options)
+
+    def test_the_faster_of_their_forms_stands_over_ours(self):
+        status, report = self.run_bench()
+        self.assertEqual((status, report["verified"], report["device"]), (0, True, "NVIDIA H200"))
+        self.assertEqual(rows_of(tables.layer_peers_table([report])),
+                         [["bf16, 256 experts", "16", "100", "9.0", "200", "30.0", "150", "1.50"],
+                          ["", "128", "100", "9.0", "200", "30.0", "-", "2.00"],
+                          ["", "1024", "100", "9.0", "-", "-", "-", "-"]])
+
+    def test_calls_in_place_of_replays_are_marked(self):
+        self.peers[0]["not_captured"] = "an operation that cannot be captured"
+        rows = rows_of(tables.layer_peers_table([self.run_bench()[1]]))
+        self.assertEqual(rows[0][4:7], ["200 (not captured)", "30.0 (not captured)", "150"])
+        self.assertEqual(rows[1][4:6], ["200", "30.0"])
+
+    def assert_unverified(self, outcome):
+        status, report = outcome
+        self.assertEqual((status, report["verified"]), (1, False))
+        with self.assertRaisesRegex(tables.Problem, "not verified"):
+            page_script.make_region("layer-peers", [report], "abc1234", "today")
+
+    def test_an_output_that_is_wrong_on_either_side_is_no_table(self):
+        for side in self.ours["results"][2], self.peers[1]:
+            with self.subTest(side=side):
+                right = dict(side)
+                side.update(relative_error=math.nan, verified=False)
+                self.assert_unverified(self.run_bench())
+                side.update(right)
+
+    def test_a_run_of_ours_that_failed_is_no_table_and_hides_no_device(self):
+        outcome = run_bench_layer(self.path, [{"results": []}, self.ours], self.peers, "--experts", "256")
+        self.assertEqual(outcome[1]["device"], "NVIDIA H200")
+        self.assert_unverified(outcome)
+
+    def test_nan_is_the_worst_of_errors_wherever_it_stands(self):
+        for errors in itertools.permutations([0.5, 0.0, math.nan]):
+            self.assertTrue(math.isnan(bench_layer.worst(errors)), errors)
+        self.assertEqual(bench_layer.worst([0.0, 0.5, 0.25]), 0.5)
+
+    def test_the_output_of_the_last_replay_is_verified_and_the_first_replays_are_not_timed(self):
+        order = mock.Mock()
+        order.begin.elapsed_time.return_value = 0.6
+        order.output.fill_ = order.clear
+        with self.one_rank() as torch:
+            torch.cuda.CUDAGraph.return_value = order.graph
+            torch.cuda.Event.side_effect = [order.begin, order.end]
+            outputs = iter([None, None, order.output])
+            timed = bench_layer.time_back_to_back(lambda: next(outputs), 3)
+        self.assertEqual(timed, (mock.ANY, order.output, None))
+        self.assertAlmostEqual(timed[0], 200)
+        self.assertEqual([name for name, *_ in order.method_calls],
+                         ["clear", "graph.replay", "graph.replay", "begin.record", "graph.replay", "graph.replay",
+                          "graph.replay", "end.record", "begin.elapsed_time"])
+
+    def test_calls_take_the_place_of_a_graph_also_if_the_reason_has_no_text(self):
+        outputs = [mock.Mock() for _ in range(2 + 2 + 3)]
+        with self.one_rank() as torch:
+            torch.cuda.graph.side_effect = RuntimeError()
+            torch.cuda.Event.return_value.elapsed_time.return_value = 0.6
+            _, output, problem = bench_layer.time_back_to_back(mock.Mock(side_effect=outputs), 3)
+        self.assertEqual((output, problem), (outputs[-1], "RuntimeError()"))
+        output.fill_.assert_not_called()
+
+    def test_a_rank_reports_the_fields_that_are_stored(self):
+        timed = mock.Mock(side_effect=[(200.0, None, None), (30.0, None, None)])
+        with self.one_rank(), mock.patch.multiple(
+                bench_layer, Routing=mock.Mock(), Experts=mock.Mock(), NormalLayer=mock.Mock(),
+                relative_error=mock.Mock(return_value=0.0039), time_back_to_back=timed):
+            self.assertEqual(bench_layer.time_case(None, "normal", 256, "bf16", 16, 0, 20), self.peers[0])
+
+    def test_kernels_that_do_not_compile_end_the_run(self):
+        with mock.patch("sys.argv", ["bench_layer.py"]), mock.patch.dict(os.environ), \
+                contextlib.redirect_stderr(io.StringIO()) as errors, \
+                mock.patch.object(bench_layer, "run_processes", return_value=([], False)):
+            self.assertEqual(bench_layer.main(), 1)
+        self.assertIn("compiling DeepGEMM's kernels failed", errors.getvalue())
+
+    def test_a_format_that_it_does_not_know_is_named(self):
+        with contextlib.redirect_stderr(io.StringIO()) as errors, self.assertRaises(SystemExit):
+            self.run_bench("--formats", "bf16,fp4")
+        self.assertIn("'fp4' is none of bf16, fp8", errors.getvalue())
+
+
 class Regions(unittest.TestCase):
     PAGE = "# Title\n<!-- table: ep -->\nold\n<!-- end -->\nbetween\n<!-- table: decode -->\nkept\n<!-- end -->\nafter\n"
 
     def test_only_the_named_region_changes_and_a_second_time_changes_nothing(self):
-        once = tables.replace_region(self.PAGE, "ep", "new\nlines")
+        once = page_script.replace_region(self.PAGE, "ep", "new\nlines")
         self.assertEqual(once, self.PAGE.replace("old", "new\nlines"))
-        self.assertEqual(tables.replace_region(once, "ep", "new\nlines"), once)
+        self.assertEqual(page_script.replace_region(once, "ep", "new\nlines"), once)
 
     def test_a_page_without_the_region_is_refused(self):
         with self.assertRaisesRegex(tables.Problem, "0 regions '<!-- table: shapes -->'"):
-            tables.replace_region(self.PAGE, "shapes", "new")
+            page_script.replace_region(self.PAGE, "shapes", "new")
 
     def test_a_region_that_does_not_end_before_the_next_is_refused(self):
         with self.assertRaisesRegex(tables.Problem, "has no '<!-- end -->'"):
-            tables.replace_region(self.PAGE.replace("<!-- end -->\nbetween", "between"), "ep", "new")
+            page_script.replace_region(self.PAGE.replace("<!-- end -->\nbetween", "between"), "ep", "new")
 
     def test_a_caption_names_machine_commit_and_date(self):
-        self.assertEqual(tables.caption([stored("ep")], "abc1234", "2026-11-15"),
+        self.assertEqual(page_script.caption([stored("ep")], "abc1234", "2026-11-15"),
                          "*SIMT emulator on 2 cores, copy bandwidth 17 GB/s, commit abc1234, 2026-11-15*")
-        self.assertEqual(tables.caption([stored("formats")], "abc1234", "2026-11-15"), "*commit abc1234, 2026-11-15*")
+        self.assertEqual(page_script.caption([stored("formats")], "abc1234", "2026-11-15"), "*commit abc1234, 2026-11-15*")
 
     def test_runs_of_two_machines_are_no_table(self):
         with self.assertRaisesRegex(tables.Problem, "must agree on device"):
-            tables.make_region("shapes", [stored("ep"), with_changes(stored("ep"), device="GPU")], "abc1234", "today")
+            page_script.make_region("shapes", [stored("ep"), with_changes(stored("ep"), device="GPU")], "abc1234", "today")
 
     def test_a_run_that_was_not_verified_is_refused(self):
         with self.assertRaisesRegex(tables.Problem, "not verified"):
-            tables.make_region("ep", [with_changes(stored("ep"), verified=False)], "abc1234", "today")
+            page_script.make_region("ep", [with_changes(stored("ep"), verified=False)], "abc1234", "today")
+
+    def test_a_run_that_does_not_say_whether_it_was_verified_is_refused(self):
+        report = stored("ep")
+        del report["verified"]
+        with self.assertRaisesRegex(tables.Problem, "the JSON has no 'verified'"):
+            page_script.make_region("ep", [report], "abc1234", "today")
 
     def test_the_json_of_another_command_is_refused(self):
         with self.assertRaisesRegex(tables.Problem, "the JSON has no 'formats'"):
-            tables.make_region("accuracy", [stored("ep")], "abc1234", "today")
+            page_script.make_region("accuracy", [stored("ep")], "abc1234", "today")
 
     def test_performance_has_no_table_that_no_script_makes(self):
         page = (FOLDER.parent.parent / "docs" / "performance.md").read_text()
-        by_hand = tables.re.sub(r"<!-- table: .*? -->.*?<!-- end -->", "", page, flags=tables.re.DOTALL)
+        by_hand = re.sub(r"<!-- table: .*? -->.*?<!-- end -->", "", page, flags=re.DOTALL)
         self.assertEqual([line for line in by_hand.splitlines() if line.startswith("|")], [])
 
     def test_every_region_of_the_docs_is_of_a_table_that_can_be_made(self):
@@ -243,10 +365,10 @@ class Regions(unittest.TestCase):
         for page in sorted((FOLDER.parent.parent / "docs").glob("*.md")):
             text = page.read_text()
             num_regions += text.count("<!-- table: ")
-            for name in tables.re.findall(r"<!-- table: (.*?) -->", text):
+            for name in re.findall(r"<!-- table: (.*?) -->", text):
                 with self.subTest(page=page.name, table=name):
                     self.assertIn(name, tables.TABLES)
-                    tables.replace_region(text, name, "new")
+                    page_script.replace_region(text, name, "new")
         self.assertGreater(num_regions, 10)
 
 
@@ -262,7 +384,7 @@ class Command(unittest.TestCase):
         errors = io.StringIO()
         with mock.patch("sys.argv", ["performance_tables.py", str(self.page), *arguments]):
             with contextlib.redirect_stderr(errors):
-                return tables.main(), errors.getvalue()
+                return page_script.main(), errors.getvalue()
 
     def write_page(self, *names):
         self.page.write_text("".join(f"<!-- table: {name} -->\n<!-- end -->\n" for name in names))
@@ -311,7 +433,15 @@ class Command(unittest.TestCase):
                    "matmul": matmul, "matmul-fp8": matmul_fp8, "layer": layer, "accuracy": accuracy,
                    "published": str(published)}
         sources |= dict.fromkeys(("host", "host-processes"), str(FOLDER / "performance_tables" / "host.json"))
-        sources["layer-peers"] = str(FOLDER / "performance_tables" / "layer_peers.json")
+        with open(layer, encoding="utf-8") as file:
+            ours = json.load(file)
+        sizes = {"experts": ours["experts"], "tokens": ours["results"][0]["tokens"], "format": ours["format"]}
+        layer_peers = self.folder / "layer_peers.json"
+        status, _ = run_bench_layer(layer_peers, [ours], [with_changes(peer, **sizes) for peer in stored("layer_peers")],
+                                    "--experts", str(sizes["experts"]), "--tokens", str(sizes["tokens"]),
+                                    "--formats", sizes["format"])
+        self.assertEqual(status, 0)
+        sources["layer-peers"] = str(layer_peers)
         self.assertEqual(sources.keys(), tables.TABLES.keys())
         self.write_page(*sources)
         code, said = self.run_script(*(f"{name}={paths}" for name, paths in sources.items()), "--commit", "abc1234")
