@@ -286,9 +286,9 @@ struct CombineInput {
   // the rows, such as a GroupedMatmul with `completion`. It was behind everything else that combine reads
   // when it let the next launch in. Combine may then be resident while it still runs.
   bool follows_experts = false;
-  // Direct protocol, no wire: combine ends when every rank has read this rank's rows, so that whoever has lent
-  // them (offer_expert_rows) may write to them behind it, without a reopen_step. All ranks ask for it, or none
-  // does. combine_async has no such end.
+  // Direct protocol, no wire: combine ends when every rank has read this rank's rows, so that whoever has
+  // lent them (offer_expert_rows) may write to them behind it, without a reopen_step. All ranks ask for it,
+  // or none does. combine_async has no such end.
   bool awaits_readers = false;
 };
 
@@ -299,7 +299,8 @@ struct CombineOutput {
   int num_tokens = 0;                   // as dispatched
   CombineDestination destination = {};  // of an epilogue of one's own: own_destination()
   // As DispatchOutput::rank_wait_ns: both protocols wait once, in combine_wait, for what each rank sends
-  // back; with CombineStart::kWithExperts for its combine to begin, and not for its experts.
+  // back; with CombineStart::kWithExperts for its combine to begin, and not for its experts. The wait for
+  // readers is not counted.
   uint64_t* rank_wait_ns = nullptr;
 };
 
@@ -357,6 +358,8 @@ class ExpertParallel {
                               Stream stream = {});
   // Returns what create() and row_buffers() would allocate on each rank, to the byte, and allocates nothing.
   static Result<MemoryNeeded> memory_needed(const ExpertParallelConfig& config, int n_ranks);
+  // Returns what num_groups() of what create() makes would be.
+  static Result<int> num_groups(const ExpertParallelConfig& config, int n_ranks);
   // Allocates the exchange buffers of every rank and returns when all of them are ready to receive.
   static Result<std::unique_ptr<ExpertParallel>> create(World& world, const ExpertParallelConfig& config);
   // The same with the configuration that each rank was given: ranks that differ are refused, with the
@@ -400,7 +403,8 @@ class ExpertParallel {
   Status store_expert_rows(int rank, const ExpertRows& rows, Stream stream = {});
   // The same kind of step: asks whether peers can read `rows`, [rows][hidden] in memory of the caller's,
   // where they are. If so, the rank's next combine or combine_async may be given them, and they must stay as
-  // they are until the rank's next dispatch or reopen_step has ended. Rows in row_buffers() can be read, and
+  // they are until the rank's next dispatch or reopen_step has ended, or a combine that awaits its readers
+  // (CombineInput::awaits_readers). Rows in row_buffers() can be read, and
   // by ranks of one process any. Those of others must have opened the allocation, one of cudaMalloc's, which
   // this call asks them for, and which they do in their next combine: until then the answer is false, and the
   // rows have to be copied. Eight allocations of a rank are open at a time, and are not given back to the GPU
@@ -478,8 +482,8 @@ class ExpertParallel {
   // (row_readiness.hpp). The blocks are counted, since they wait for peers that share the device: each
   // block takes a multiprocessor, and every flight may have such a kernel. Such a kernel must not admit a
   // dependent launch before its last wait. Formats whose scale tensor interleaves rows are refused, since
-  // dispatch_wait stores their scales, and so are rows that the receiver lays out: they are complete behind
-  // dispatch_wait.
+  // dispatch_wait stores their scales where tokens may be many, and so are rows that the receiver lays out:
+  // they are complete behind dispatch_wait.
   Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
   // With CombineStart::kWithExperts: what a kernel of the experts needs to say that the rows of a group are
   // complete. In every step every group that has rows must be completed, on all ranks.

@@ -381,7 +381,8 @@ SWITCHYARD_API switchyard_status switchyard_ep_store_expert_rows(switchyard_ep* 
                                                                  switchyard_stream stream);
 /* Whether such a combine may be given `rows`, bf16, where they are: 1 if peers can read them, else 0. They
  * are all rows of the step, laid out as those of the row buffers. Peers read them in their own combines: they
- * must stay as they are until this rank's next dispatch or reopen_step has ended. */
+ * must stay as they are until this rank's next dispatch or reopen_step has ended, or a combine with
+ * awaits_readers. */
 SWITCHYARD_API switchyard_status switchyard_ep_offer_expert_rows(switchyard_ep* ep, int32_t rank,
                                                                  const void* rows, switchyard_stream stream,
                                                                  int32_t* can_be_read);
@@ -510,6 +511,7 @@ typedef struct switchyard_matmul_shape {
   int32_t weights;
   int32_t row_scales;     /* of fp8 */
   const char* row_format; /* of bf16: a name, as dispatch_format; rows are decoded. NULL: "bf16" */
+  int64_t prefetch_bytes; /* CUDA: of the weights, asked for behind the launch in front */
 } switchyard_matmul_shape;
 
 typedef struct switchyard_matmul_tensors {
@@ -541,6 +543,79 @@ SWITCHYARD_API void switchyard_matmul_destroy(switchyard_matmul* matmul);
 SWITCHYARD_API switchyard_status switchyard_matmul_run(switchyard_matmul* matmul,
                                                        const switchyard_matmul_tensors* tensors,
                                                        switchyard_stream stream);
+
+/* Whole layers: router, dispatch, gate_up with the activation, down and combine. */
+
+typedef struct switchyard_moe_layer switchyard_moe_layer;
+
+enum { SWITCHYARD_GATE_UP_BEHIND_DISPATCH = 0, SWITCHYARD_GATE_UP_WITH_ROWS = 1 };
+enum { SWITCHYARD_COMBINE_BEHIND_EXPERTS = 0, SWITCHYARD_COMBINE_WITH_EXPERTS = 1 };
+enum { SWITCHYARD_LAUNCHES_FUSED = 0, SWITCHYARD_LAUNCHES_SPLIT = 1 };
+
+typedef struct switchyard_moe_layer_config {
+  size_t size;
+  const switchyard_ep_config* ep; /* dispatch_format is what gate_up reads */
+  int32_t weights;                /* as in switchyard_matmul_shape */
+  int32_t expert_width;
+  int32_t activation; /* 0: SWITCHYARD_ACTIVATION_SILU */
+  int32_t gate_layout;
+  int32_t expected_tokens_per_rank; /* 0: max_tokens_per_rank */
+  int32_t num_matmul_blocks;        /* 0: all */
+  int32_t gate_up_start;
+  int32_t combine_start;
+  int32_t launches;
+  int32_t reserved;       /* 0 */
+  int64_t prefetch_bytes; /* CUDA: of the weights of each matmul, asked for before it starts */
+} switchyard_moe_layer_config;
+
+/* The weights of the groups of one rank: the shared expert's first, if there is one, then those of the local
+ * experts. They must stay valid as long as the layer. */
+typedef struct switchyard_expert_weights {
+  size_t size;
+  const void* gate_up;        /* [num_groups][2 * expert_width][hidden] */
+  const void* down;           /* [num_groups][hidden][expert_width] */
+  const void* gate_up_scales; /* of fp8 and of codes, as weight_scales of a matmul */
+  const void* down_scales;
+  const float* gate_up_bias;          /* [num_groups][2 * expert_width]; NULL: none */
+  const float* down_bias;             /* [num_groups][hidden]; NULL: none */
+  const float* gate_up_tensor_scales; /* [num_groups], of codes; NULL: 1 */
+  const float* down_tensor_scales;
+} switchyard_expert_weights;
+
+/* Either logits, or topk_ids (of 32 or of 64 bits) with topk_weights. */
+typedef struct switchyard_moe_layer_step {
+  size_t size;
+  const void* tokens;  /* of input_format */
+  const float* logits; /* [num_tokens][n_experts] */
+  const int32_t* topk_ids;
+  const float* topk_weights;
+  void* output; /* bf16, [num_tokens][hidden] */
+  int32_t num_tokens;
+  int32_t input_format;
+  const int64_t* topk_ids_64;
+  const void* scales;          /* of encoded tokens */
+  const float* input_scale;    /* NVFP4, in the rank's memory; NULL: the configuration's */
+  uint64_t token_stride_bytes; /* from a token to the next; 0: contiguous, as the next two */
+  uint64_t scales_stride_bytes;
+  uint64_t output_stride_bytes;
+} switchyard_moe_layer_step;
+
+/* weights[ranks]; those of ranks of other processes may be NULL. All processes make it together. */
+SWITCHYARD_API switchyard_status switchyard_moe_layer_create(const switchyard_world* world,
+                                                             const switchyard_moe_layer_config* config,
+                                                             const switchyard_expert_weights* const* weights,
+                                                             switchyard_moe_layer** layer);
+SWITCHYARD_API void switchyard_moe_layer_destroy(switchyard_moe_layer* layer);
+/* Enqueues a whole step of a rank. Every rank runs every step. */
+SWITCHYARD_API switchyard_status switchyard_moe_layer_run(switchyard_moe_layer* layer, int32_t rank,
+                                                          const switchyard_moe_layer_step* step,
+                                                          switchyard_stream stream);
+/* A handle to one of ep->steps_in_flight, as switchyard_ep_flight() returns. */
+SWITCHYARD_API switchyard_status switchyard_moe_layer_flight(switchyard_moe_layer* layer, int32_t flight_idx,
+                                                             switchyard_moe_layer** flight);
+/* A handle to what the layer dispatches and combines with, destroyed like any other: to synchronize, poll and
+ * reset. */
+SWITCHYARD_API switchyard_status switchyard_moe_layer_ep(switchyard_moe_layer* layer, switchyard_ep** ep);
 
 #ifdef __cplusplus
 }

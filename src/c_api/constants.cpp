@@ -42,6 +42,15 @@ static_assert(is_same(SWITCHYARD_REDUCTION_UNREDUCED, CombineReduction::kUnreduc
 static_assert(is_same(SWITCHYARD_INPUT_BF16, InputFormat::kBF16));
 static_assert(is_same(SWITCHYARD_INPUT_ENCODED, InputFormat::kEncoded));
 
+static_assert(is_same(SWITCHYARD_GATE_UP_BEHIND_DISPATCH, GateUpStart::kBehindDispatch));
+static_assert(is_same(SWITCHYARD_GATE_UP_WITH_ROWS, GateUpStart::kWithRows));
+
+static_assert(is_same(SWITCHYARD_COMBINE_BEHIND_EXPERTS, CombineStart::kBehindExperts));
+static_assert(is_same(SWITCHYARD_COMBINE_WITH_EXPERTS, CombineStart::kWithExperts));
+
+static_assert(is_same(SWITCHYARD_LAUNCHES_FUSED, StepLaunches::kFused));
+static_assert(is_same(SWITCHYARD_LAUNCHES_SPLIT, StepLaunches::kSplit));
+
 static_assert(is_same(SWITCHYARD_DELIVERY_AUTOMATIC, RowDelivery::kAutomatic));
 static_assert(is_same(SWITCHYARD_DELIVERY_SENDER, RowDelivery::kSender));
 static_assert(is_same(SWITCHYARD_DELIVERY_RECEIVER, RowDelivery::kReceiver));

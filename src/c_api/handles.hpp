@@ -12,6 +12,7 @@
 #include "switchyard/attention.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "switchyard/grouped_matmul.hpp"
+#include "switchyard/moe_layer.hpp"
 #include "switchyard/switchyard.h"
 #include "switchyard/world.hpp"
 
@@ -36,6 +37,11 @@ struct switchyard_attention {
 struct switchyard_matmul {
   std::shared_ptr<switchyard::World> world;
   std::unique_ptr<switchyard::GroupedMatmul> matmul;
+};
+struct switchyard_moe_layer {
+  std::shared_ptr<switchyard::World> world;
+  std::shared_ptr<switchyard::MoeLayer> whole;
+  switchyard::MoeLayer* layer;  // that, or a flight of it
 };
 
 namespace switchyard::c_api {
@@ -120,6 +126,11 @@ inline Status read_format(const char* field, const char* name, TokenFormatKind& 
     }
   return invalid_argument("%s is \"%s\"; there is no such format (docs/formats.md)", field, name);
 }
+
+Status read_config(const switchyard_ep_config* given, int n_ranks, ExpertParallelConfig& config);
+// As the fields `placement` and `num_experts_of_rank` of a configuration say.
+Result<ExpertPlacement> read_placement(int n_experts, int n_ranks, const int32_t* experts,
+                                       const int32_t* num_experts_of_rank);
 
 inline Stream stream_of(switchyard_stream stream) {
   return stream == SWITCHYARD_RANK_STREAM ? Stream() : Stream(stream);

@@ -38,6 +38,7 @@ Status read_shape(const switchyard_matmul_shape* given, GroupedMatmulShape& shap
   shape.group_capacity = from.group_capacity;
   shape.expected_rows_per_group = from.expected_rows_per_group;
   shape.num_blocks = from.num_blocks;
+  shape.prefetch_bytes = from.prefetch_bytes;
   SWITCHYARD_RETURN_IF_ERROR(read_enum("element", from.element, MatmulElement::kFP8, shape.element));
   SWITCHYARD_RETURN_IF_ERROR(
       read_enum("activation", from.activation, Activation::kClampedSwiGLU, shape.activation));

@@ -272,7 +272,7 @@ static void check_attention_tensors(void) {
 }
 
 static void check_matmul_shape(void) {
-  SIZE(switchyard_matmul_shape, 88);
+  SIZE(switchyard_matmul_shape, 96);
   OFFSET(switchyard_matmul_shape, size, 0);
   OFFSET(switchyard_matmul_shape, num_groups, 8);
   OFFSET(switchyard_matmul_shape, num_experts, 12);
@@ -290,6 +290,7 @@ static void check_matmul_shape(void) {
   OFFSET(switchyard_matmul_shape, weights, 72);
   OFFSET(switchyard_matmul_shape, row_scales, 76);
   OFFSET(switchyard_matmul_shape, row_format, 80);
+  OFFSET(switchyard_matmul_shape, prefetch_bytes, 88);
 }
 
 static void check_matmul_tensors(void) {
@@ -311,6 +312,54 @@ static void check_matmul_tensors(void) {
   OFFSET(switchyard_matmul_tensors, row_tensor_scales, 112);
   OFFSET(switchyard_matmul_tensors, num_row_tensor_scales, 120);
   OFFSET(switchyard_matmul_tensors, row_tensor_scale, 124);
+}
+
+static void check_moe_layer_config(void) {
+  SIZE(switchyard_moe_layer_config, 64);
+  OFFSET(switchyard_moe_layer_config, size, 0);
+  OFFSET(switchyard_moe_layer_config, ep, 8);
+  OFFSET(switchyard_moe_layer_config, weights, 16);
+  OFFSET(switchyard_moe_layer_config, expert_width, 20);
+  OFFSET(switchyard_moe_layer_config, activation, 24);
+  OFFSET(switchyard_moe_layer_config, gate_layout, 28);
+  OFFSET(switchyard_moe_layer_config, expected_tokens_per_rank, 32);
+  OFFSET(switchyard_moe_layer_config, num_matmul_blocks, 36);
+  OFFSET(switchyard_moe_layer_config, gate_up_start, 40);
+  OFFSET(switchyard_moe_layer_config, combine_start, 44);
+  OFFSET(switchyard_moe_layer_config, launches, 48);
+  OFFSET(switchyard_moe_layer_config, reserved, 52);
+  OFFSET(switchyard_moe_layer_config, prefetch_bytes, 56);
+}
+
+static void check_expert_weights(void) {
+  SIZE(switchyard_expert_weights, 72);
+  OFFSET(switchyard_expert_weights, size, 0);
+  OFFSET(switchyard_expert_weights, gate_up, 8);
+  OFFSET(switchyard_expert_weights, down, 16);
+  OFFSET(switchyard_expert_weights, gate_up_scales, 24);
+  OFFSET(switchyard_expert_weights, down_scales, 32);
+  OFFSET(switchyard_expert_weights, gate_up_bias, 40);
+  OFFSET(switchyard_expert_weights, down_bias, 48);
+  OFFSET(switchyard_expert_weights, gate_up_tensor_scales, 56);
+  OFFSET(switchyard_expert_weights, down_tensor_scales, 64);
+}
+
+static void check_moe_layer_step(void) {
+  SIZE(switchyard_moe_layer_step, 104);
+  OFFSET(switchyard_moe_layer_step, size, 0);
+  OFFSET(switchyard_moe_layer_step, tokens, 8);
+  OFFSET(switchyard_moe_layer_step, logits, 16);
+  OFFSET(switchyard_moe_layer_step, topk_ids, 24);
+  OFFSET(switchyard_moe_layer_step, topk_weights, 32);
+  OFFSET(switchyard_moe_layer_step, output, 40);
+  OFFSET(switchyard_moe_layer_step, num_tokens, 48);
+  OFFSET(switchyard_moe_layer_step, input_format, 52);
+  OFFSET(switchyard_moe_layer_step, topk_ids_64, 56);
+  OFFSET(switchyard_moe_layer_step, scales, 64);
+  OFFSET(switchyard_moe_layer_step, input_scale, 72);
+  OFFSET(switchyard_moe_layer_step, token_stride_bytes, 80);
+  OFFSET(switchyard_moe_layer_step, scales_stride_bytes, 88);
+  OFFSET(switchyard_moe_layer_step, output_stride_bytes, 96);
 }
 
 static void check_constants(void) {
@@ -380,6 +429,12 @@ static void check_constants(void) {
   expect("SWITCHYARD_ROW_SCALES_FLOAT", SWITCHYARD_ROW_SCALES_FLOAT, 0);
   expect("SWITCHYARD_ROW_SCALES_PACKED_E8M0", SWITCHYARD_ROW_SCALES_PACKED_E8M0, 1);
   expect("SWITCHYARD_ROW_SCALES_FLOAT_BY_ROW", SWITCHYARD_ROW_SCALES_FLOAT_BY_ROW, 2);
+  expect("SWITCHYARD_GATE_UP_BEHIND_DISPATCH", SWITCHYARD_GATE_UP_BEHIND_DISPATCH, 0);
+  expect("SWITCHYARD_GATE_UP_WITH_ROWS", SWITCHYARD_GATE_UP_WITH_ROWS, 1);
+  expect("SWITCHYARD_COMBINE_BEHIND_EXPERTS", SWITCHYARD_COMBINE_BEHIND_EXPERTS, 0);
+  expect("SWITCHYARD_COMBINE_WITH_EXPERTS", SWITCHYARD_COMBINE_WITH_EXPERTS, 1);
+  expect("SWITCHYARD_LAUNCHES_FUSED", SWITCHYARD_LAUNCHES_FUSED, 0);
+  expect("SWITCHYARD_LAUNCHES_SPLIT", SWITCHYARD_LAUNCHES_SPLIT, 1);
   expect("SWITCHYARD_RANK_STREAM", (size_t)(uintptr_t)SWITCHYARD_RANK_STREAM, (size_t)-1);
 }
 
@@ -402,6 +457,9 @@ int main(void) {
   check_attention_tensors();
   check_matmul_shape();
   check_matmul_tensors();
+  check_moe_layer_config();
+  check_expert_weights();
+  check_moe_layer_step();
   check_constants();
   return num_moved == 0 ? 0 : 1;
 }

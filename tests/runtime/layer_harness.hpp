@@ -121,7 +121,6 @@ struct LayerMatrix {
 class LayerHarness {
  public:
   LayerHarness(World& world, const LayerCase& layer_case) : case_(layer_case), world_(world) {
-    std::vector<ExpertWeights> weights;
     const size_t hidden = static_cast<size_t>(case_.hidden), width = static_cast<size_t>(case_.width);
     const size_t num_groups = static_cast<size_t>(kLayerExperts / case_.n_ranks +
                                                   (case_.shared_expert == SharedExpert::kFused ? 1 : 0));
@@ -132,7 +131,7 @@ class LayerHarness {
       data.down = make_matrix(num_groups, hidden, width, 30 + r);
       data.gate_up_bias = case_.has_bias ? noise(num_groups * 2 * width, 50 + r) : std::vector<float>();
       data.down_bias = case_.has_bias ? noise(num_groups * hidden, 60 + r) : std::vector<float>();
-      weights.emplace_back();
+      weights_.emplace_back();
       if (!is_local(r)) continue;
       const Rank& rank = world.rank(static_cast<int>(r));
       data.buffers.gate_up = must(rank.upload(data.gate_up->bytes));
@@ -141,15 +140,15 @@ class LayerHarness {
       data.buffers.down_scales = must(rank.upload(data.down->scales));
       data.buffers.gate_up_bias = must(rank.upload(data.gate_up_bias));
       data.buffers.down_bias = must(rank.upload(data.down_bias));
-      weights.back() = {data.buffers.gate_up.data(),
-                        data.buffers.down.data(),
-                        data.buffers.gate_up_scales.data(),
-                        data.buffers.down_scales.data(),
-                        case_.has_bias ? data.buffers.gate_up_bias.data() : nullptr,
-                        case_.has_bias ? data.buffers.down_bias.data() : nullptr};
-      if (is_coded(case_.weights)) add_code_scales(rank, data, weights.back());
+      weights_.back() = {data.buffers.gate_up.data(),
+                         data.buffers.down.data(),
+                         data.buffers.gate_up_scales.data(),
+                         data.buffers.down_scales.data(),
+                         case_.has_bias ? data.buffers.gate_up_bias.data() : nullptr,
+                         case_.has_bias ? data.buffers.down_bias.data() : nullptr};
+      if (is_coded(case_.weights)) add_code_scales(rank, data, weights_.back());
     }
-    layer_ = must(MoeLayer::create(world, config(), weights));
+    layer_ = must(MoeLayer::create(world, config(), weights_));
     for (size_t r = 0; r < ranks_.size(); ++r) {
       if (!is_local(r)) continue;
       const Rank& rank = world.rank(static_cast<int>(r));
@@ -250,6 +249,7 @@ class LayerHarness {
     return compare();
   }
   MoeLayer& layer() { return *layer_; }
+  const std::vector<ExpertWeights>& weights() const { return weights_; }  // of each rank
   // What steps have written can still be compared.
   void drop_layer() { layer_.reset(); }
   const std::vector<bf16>& tokens(int rank) const { return ranks_[static_cast<size_t>(rank)].tokens; }
@@ -381,6 +381,7 @@ class LayerHarness {
   LayerCase case_;
   World& world_;
   std::vector<RankData> ranks_;
+  std::vector<ExpertWeights> weights_;
   std::unique_ptr<MoeLayer> layer_;
 };
 

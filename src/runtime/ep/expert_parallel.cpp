@@ -167,7 +167,7 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
   if (impl_->is_per_rank())
     return failed_precondition("row_readiness: where row_layout is per-rank no rows are those of one expert");
   if (format_layout(impl_->config).interleaves_rows)
-    return failed_precondition("row_readiness: scales of format %s are there after dispatch_wait only",
+    return failed_precondition("row_readiness: scales of format %s may be there after dispatch_wait only",
                                format_layout(impl_->config).name);
   if (impl_->config.row_delivery == RowDelivery::kReceiver)
     return failed_precondition(
@@ -327,6 +327,11 @@ Result<MemoryNeeded> ExpertParallel::memory_needed(const ExpertParallelConfig& c
     return invalid_argument("the exchange buffers of %d steps_in_flight exceed 64 bits",
                             config.steps_in_flight);
   return MemoryNeeded{exchange.value(), chosen.protocol == Protocol::kDirect ? 0 : rows.value()};
+}
+
+Result<int> ExpertParallel::num_groups(const ExpertParallelConfig& config, int n_ranks) {
+  SWITCHYARD_RETURN_IF_ERROR(validate(config, n_ranks));
+  return static_cast<int>(switchyard::num_groups(config, n_ranks));
 }
 
 uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(impl_->config, n_ranks()); }
