@@ -427,6 +427,19 @@ void check_may_wait_for_peer(Where where) {
                              static_cast<unsigned>(where.line())));
 }
 
+void check_prefetch(const void* begin, uint32_t bytes, Where where) {
+  if (bytes > 0 && bytes % 16 == 0 && reinterpret_cast<uintptr_t>(begin) % 16 == 0) {
+    const auto* first = static_cast<const volatile unsigned char*>(begin);
+    static_cast<void>(first[0]);  // AddressSanitizer sees what is not there
+    static_cast<void>(first[bytes - 1]);
+    return;
+  }
+  executor().fail_current(
+      self(), internal_error("%s, block %u: asks for %u bytes at %p at %s:%u; both must be multiples of 16",
+                             self().block->launch.name.c_str(), self().block_idx, bytes, begin,
+                             where.file_name(), static_cast<unsigned>(where.line())));
+}
+
 // A transfer barrier in 64 bits: pending bytes, pending arrivals, arrivals per phase, phase.
 namespace {
 struct TransferState {

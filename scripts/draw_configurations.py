@@ -114,7 +114,7 @@ def draw_run(formats, draw, target):
     is_slotted = words[words.index("--protocol") + 1] == "slotted" or encodes_sums
     starts_with_rows = (
         is_fast
-        and token_format == "bf16"
+        and token_format in ("bf16", "fp8-by-row")
         and layout == "ragged"
         and not is_slotted
         and not has_codes

@@ -23,7 +23,7 @@ namespace switchyard {
 enum class GateUpStart {
   kBehindDispatch,  // when the rows of all experts are there
   // With an expert when its rows are there: in the direct protocol, which automatic then is, in bf16 or
-  // fp8-by-row (scales in the layouts of the other fp8 formats come with dispatch_wait). Its
+  // fp8-by-row (scales in the layouts of the other fp8 formats may come with dispatch_wait). Its
   // blocks hold their multiprocessors while they wait, so on a device that ranks share they are few
   // (ExpertParallel::max_early_blocks()), and it takes longer (docs/journal/matmul.md). Where
   // ep says automatic, the protocol is direct and the sender lays out the rows. Rows must not be masked.

@@ -46,7 +46,6 @@ SWITCHYARD_DEVICE void bulk_wait() {
   cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<kPending>{});
 }
 SWITCHYARD_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
-// Asks for memory to be brought into the L2: a multiple of 16 bytes.
 SWITCHYARD_DEVICE void prefetch_to_l2(const void* begin, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(begin)), "r"(bytes)
                : "memory");

@@ -54,6 +54,7 @@ uint64_t now_ns();
 // could hold the multiprocessors that the peer needs. The machine fails if it does.
 void admit_successor();
 void check_may_wait_for_peer(Where where);
+void check_prefetch(const void* begin, uint32_t bytes, Where where);
 void transfer_init(uint64_t* barrier, uint32_t num_arrivals);
 void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes);
 void transfer_complete(uint64_t* barrier, uint32_t bytes);
@@ -409,7 +410,11 @@ inline void fence_proxy_async_shared(Where where = Where::current()) {
     emulator::weak_fence_proxy(emulator::FencedMemory::kShared, where);
 }
 
-inline void prefetch_to_l2(const void*, uint32_t) {}  // there is none
+// Asks for memory to be brought into the L2, 16-byte aligned and a multiple of 16 bytes long. Here there is
+// none: the machine fails if the memory is not so, and looks at both of its ends.
+inline void prefetch_to_l2(const void* begin, uint32_t bytes, Where where = Where::current()) {
+  emulator::check_prefetch(begin, bytes, where);
+}
 
 // The first admits the dependent launch behind this one; the second waits for the writes of the launch before
 // this one.

@@ -66,7 +66,8 @@ struct CountTableLayout {
 // uint64 [n_ranks]: where in its memory each rank's expert output lies, in units of 16 bytes. Behind them,
 // uint64 [n_ranks]: the address by which the reader finds an output that lies elsewhere. Behind these, uint64
 // [n_experts + 1], a StepCell each: the outputs of the expert, or of the reader's own shared expert, are
-// complete; only combines that begin while experts work look at them.
+// complete; only combines that begin while experts work look at them. Behind these, uint64 [n_ranks], a
+// StepCell each: the rank has read this rank's expert rows; only combines that await their readers look.
 struct OutputCellLayout {
   int n_ranks;
   int n_experts;  // of all ranks
