@@ -65,8 +65,8 @@ void bind_errors(nb::module_& module) {
       .def_ro("waiting_rank", &FaultRecord::waiting_rank, "The rank that found the fault.")
       .def_ro("late_rank", &FaultRecord::late_rank, "The rank that it waited for; -1: none in particular.")
       .def_ro("expert", &FaultRecord::expert, "The expert; -1: none in particular.")
-      .def_ro("expected", &FaultRecord::expected)
-      .def_ro("seen", &FaultRecord::seen)
+      .def_ro("expected", &FaultRecord::expected, "What the rank waited for, or what would have been right.")
+      .def_ro("seen", &FaultRecord::seen, "What it found instead.")
       .def_ro("elapsed_ns", &FaultRecord::elapsed_ns, "Timeouts: how long the rank has waited.")
       .def("__str__", [](const FaultRecord& record) { return describe(record); })
       .def("__repr__", [](const FaultRecord& record) { return "<FaultRecord: " + describe(record) + ">"; });

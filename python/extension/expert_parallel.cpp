@@ -18,15 +18,24 @@ constexpr Choice<CombineReduction> kReductions[] = {{"weighted", CombineReductio
 
 }  // namespace
 
-EpCore::EpCore(std::shared_ptr<WorldCore> owner, std::unique_ptr<ExpertParallel> made)
-    : world(std::move(owner)), ep(made.release()), gate(world->world->n_ranks()) {
+EpCore::EpCore(std::shared_ptr<WorldCore> owner, ExpertParallel& made)
+    : world(std::move(owner)), ep(&made), gate(world->world->n_ranks()) {
   for (int rank = 0; rank < ep->n_ranks(); ++rank) members.push_back(rank);
 }
+EpCore::EpCore(std::shared_ptr<WorldCore> owner, std::unique_ptr<ExpertParallel> made)
+    : EpCore(std::move(owner), *made) {
+  own_ep.reset(made.release());
+}
+EpCore::EpCore(std::shared_ptr<WorldCore> owner, std::unique_ptr<MoeLayer> made)
+    : EpCore(std::move(owner), made->ep()) {
+  layer.reset(made.release());
+}
 
-// The destructor of ExpertParallel waits for what is on the streams.
+// The destructors wait for what is on the streams.
 EpCore::~EpCore() {
   WithoutGil no_gil;
-  ep.reset();
+  layer.reset();
+  own_ep.reset();
 }
 
 EpHandle::EpHandle(std::shared_ptr<Session> session, std::shared_ptr<EpCore> core, int flight_idx)
@@ -133,7 +142,7 @@ void EpHandle::add_tokens(Arguments& arguments, const GivenTokens& given, Dispat
   input.token_stride_bytes = tokens.row_stride_bytes();
   if (!is_encoded) return;
   if (format.scale == ScaleType::kNone)
-    raise(invalid_argument("dispatch: scales must be None: dispatch_format is %s, which has none",
+    raise(invalid_argument("%s: scales must be None: dispatch_format is %s, which has none", arguments.call(),
                            format.name));
   const Element& scale = format.scale == ScaleType::kFloat  ? kFloat32
                          : format.scale == ScaleType::kE8M0 ? kE8M0
@@ -156,13 +165,15 @@ DispatchInput EpHandle::input_of(Arguments& arguments, const GivenTokens& given)
   input.row_set = given.row_set;
   add_tokens(arguments, given, input);
   const int64_t num_tokens = input.num_tokens;
-  const Array ids =
-      arguments.array(given.topk_ids, "topk_ids",
-                      {kInt32, {num_tokens, config.top_k}, "(num_tokens, top_k)", Access::kRead, &kInt64});
-  if (ids.element_bytes() == 8)
-    input.topk_ids_64 = static_cast<const int64_t*>(ids.data);
-  else
-    input.topk_ids = static_cast<const int32_t*>(ids.data);
+  if (given.needs_ids) {
+    const Array ids =
+        arguments.array(given.topk_ids, "topk_ids",
+                        {kInt32, {num_tokens, config.top_k}, "(num_tokens, top_k)", Access::kRead, &kInt64});
+    if (ids.element_bytes() == 8)
+      input.topk_ids_64 = static_cast<const int64_t*>(ids.data);
+    else
+      input.topk_ids = static_cast<const int32_t*>(ids.data);
+  }
   input.topk_weights = arguments.pointer<const float>(
       given.topk_weights, "topk_weights", {kFloat32, {num_tokens, config.top_k}, "(num_tokens, top_k)"});
   input.input_scale =
@@ -432,7 +443,13 @@ bool EpHandle::offer_expert_rows(int rank, nb::handle rows, bool is_whole, nb::h
       arguments.array(rows, "rows", {kBFloat16, {-1, core_->ep->config().hidden}, "(rows, hidden)"});
   const auto call = core_->gate.enter(kCall, rank);
   if (!is_whole) check_num_rows(kCall, rank, array.shape[0], arguments.stream());
-  const bool is_taken = need(use(kCall).offer_expert_rows(rank, array.data, arguments.stream()));
+  ExpertParallel& ep = use(kCall);
+  std::optional<Result<bool>> answer;
+  {
+    WithoutGil no_gil;  // to open a ninth allocation it waits
+    answer.emplace(ep.offer_expert_rows(rank, array.data, arguments.stream()));
+  }
+  const bool is_taken = need(std::move(*answer));
   memory_of(kCall, rank).offered = is_taken ? array.data : nullptr;
   return is_taken;
 }

@@ -6,6 +6,7 @@
 #include "call_gate.hpp"
 #include "session.hpp"
 #include "switchyard/expert_parallel.hpp"
+#include "switchyard/moe_layer.hpp"
 #include "tensor.hpp"
 
 namespace switchyard::python {
@@ -13,14 +14,20 @@ namespace switchyard::python {
 // Row buffers are memory of the ExpertParallel, so their Tensors own this.
 struct EpCore {
   std::shared_ptr<WorldCore> world;
-  Owned<ExpertParallel> ep;
+  Owned<ExpertParallel> own_ep;  // null: that of the layer
+  Owned<MoeLayer> layer;         // null: there is none
+  ExpertParallel* ep;
   CallGate gate;
   // Written while the gate is held to change them.
   std::vector<int> members;  // the world's rank of each rank
   uint64_t num_changes = 0;  // of the ranks
 
   EpCore(std::shared_ptr<WorldCore> owner, std::unique_ptr<ExpertParallel> made);
+  EpCore(std::shared_ptr<WorldCore> owner, std::unique_ptr<MoeLayer> made);
   ~EpCore();
+
+ private:
+  EpCore(std::shared_ptr<WorldCore> owner, ExpertParallel& made);
 };
 
 // What dispatch has written, or will have when the stream has got there.
@@ -43,6 +50,7 @@ struct GivenTokens {
   nb::object tokens, topk_ids, topk_weights, scales, input_scale;
   int row_set = 0;
   nb::object rank_wait_ns = nb::none();  // of dispatch_async
+  bool needs_ids = true;                 // false: a router chooses
 };
 
 // What a combine reads beside the expert rows, and writes.
@@ -62,6 +70,11 @@ class EpHandle {
   const std::shared_ptr<EpCore>& core() const { return core_; }
   // The world's rank, for a rank that exists here; otherwise raises.
   int world_rank(const char* call, int rank) const;
+
+  // What the arrays of a step are to the library.
+  DispatchInput input_of(Arguments& arguments, const GivenTokens& given) const;
+  // What was enqueued uses the arguments, and memory of this object.
+  void enqueued(Arguments& arguments);
 
   // The memory of a rank's rows, of the ExpertParallel and beside it: DispatchedRows, made once.
   nb::object rows_of(const char* call, int rank, bool src_ranks);
@@ -101,7 +114,6 @@ class EpHandle {
     }
   };
   RankMemory& memory_of(const char* call, int rank);
-  DispatchInput input_of(Arguments& arguments, const GivenTokens& given) const;
   void add_tokens(Arguments& arguments, const GivenTokens& given, DispatchInput& input) const;
   DispatchOutput output_of(Arguments& arguments, int rank, const DispatchedRows& rows,
                            const WantedOutputs& wanted) const;
@@ -109,7 +121,6 @@ class EpHandle {
   // Makes `out` if it is None.
   CombineOutput destination_of(const char* call, Arguments& arguments, int rank, WantedSums& wanted);
   uint64_t* rank_waits_of(Arguments& arguments, nb::handle rank_wait_ns) const;
-  void enqueued(Arguments& arguments);
   void check_num_rows(const char* call, int rank, int64_t num_rows, Stream stream);
   [[noreturn]] void raise_fault(const Status& status, std::optional<int> rank) const;
 

@@ -25,20 +25,28 @@ std::unique_ptr<EpHandle> create(std::shared_ptr<Session> session, const nb::kwa
   return std::make_unique<EpHandle>(std::move(session), std::move(core));
 }
 
+// Makes a call that waits, without the GIL. `work` returns a Status; the core keeps what it uses.
+template <typename Work>
+void wait_in(const EpHandle& handle, std::shared_ptr<CallGate::Call> call, Work work) {
+  need(handle.session()->wait(
+      [core = handle.core(), call, work = std::move(work)](CallerThread&) -> Status {
+        Status status = work();
+        call->leave();
+        return status;
+      },
+      [call] { call->abandon(); }));
+}
+
 // Events in the order of the fields of switchyard_ep.trace.Event, by rank.
 nb::object take_trace(const EpHandle& handle) {
   handle.use("take_trace");
-  const auto call = handle.core()->gate.enter_all("take_trace");
   auto traces = std::make_shared<std::vector<RankTrace>>();
-  need(handle.session()->wait(
-      [core = handle.core(), call, traces](CallerThread&) -> Status {
-        Result<std::vector<RankTrace>> taken = core->ep->take_trace();
-        call->leave();
-        if (!taken.ok()) return taken.status();
-        *traces = std::move(taken).value();
-        return Status();
-      },
-      [call] { call->abandon(); }));
+  wait_in(handle, handle.core()->gate.enter_all("take_trace"), [ep = handle.core()->ep, traces]() -> Status {
+    Result<std::vector<RankTrace>> taken = ep->take_trace();
+    if (!taken.ok()) return taken.status();
+    *traces = std::move(taken).value();
+    return Status();
+  });
   nb::list ranks;
   for (const RankTrace& trace : *traces) {
     nb::list events;
@@ -55,18 +63,14 @@ nb::object take_trace(const EpHandle& handle) {
 template <typename T>
 T waited(const EpHandle& handle, const char* name, int rank, Result<T> (ExpertParallel::*method)(int) const) {
   (void)handle.world_rank(name, rank);
-  const auto call = handle.core()->gate.enter(name, rank);
   auto value = std::make_shared<T>();
-  need(handle.session()->wait(
-      // The core keeps its flights.
-      [core = handle.core(), ep = &handle.use(name), call, value, rank, method](CallerThread&) -> Status {
-        Result<T> result = (ep->*method)(rank);
-        call->leave();
-        if (!result.ok()) return result.status();
-        *value = std::move(result).value();
-        return Status();
-      },
-      [call] { call->abandon(); }));
+  wait_in(handle, handle.core()->gate.enter(name, rank),
+          [ep = &handle.use(name), value, rank, method]() -> Status {
+            Result<T> result = (ep->*method)(rank);
+            if (!result.ok()) return result.status();
+            *value = std::move(result).value();
+            return Status();
+          });
   return std::move(*value);
 }
 
@@ -132,16 +136,27 @@ void bind_queries(nb::class_<EpHandle>& ep) {
           nb::arg("index"),
           "Returns the calls of a step that may be under way beside others (option steps_in_flight); 0 is "
           "this one.")
-      .def_prop_ro("n_ranks", [](const EpHandle& handle) { return handle.use("n_ranks").n_ranks(); })
-      .def_prop_ro("n_local_experts",
-                   [](const EpHandle& handle) { return handle.use("n_local_experts").n_local_experts(); })
-      .def_prop_ro("num_groups", [](const EpHandle& handle) { return handle.use("num_groups").num_groups(); })
-      .def_prop_ro("max_recv_rows",
-                   [](const EpHandle& handle) { return handle.use("max_recv_rows").max_recv_rows(); })
-      .def_prop_ro("rows_per_set",
-                   [](const EpHandle& handle) { return handle.use("rows_per_set").rows_per_set(); })
-      .def_prop_ro("bytes_per_rank",
-                   [](const EpHandle& handle) { return handle.use("bytes_per_rank").bytes_per_rank(); })
+      .def_prop_ro(
+          "n_ranks", [](const EpHandle& handle) { return handle.use("n_ranks").n_ranks(); },
+          "The ranks of a step: those of the world, until reset() leaves some out.")
+      .def_prop_ro(
+          "n_local_experts",
+          [](const EpHandle& handle) { return handle.use("n_local_experts").n_local_experts(); },
+          "The most experts that a rank holds, or can hold.")
+      .def_prop_ro(
+          "num_groups", [](const EpHandle& handle) { return handle.use("num_groups").num_groups(); },
+          "The groups of a rank's rows: the local experts (per rank, one of all of them), and the "
+          "shared expert if it is fused.")
+      .def_prop_ro(
+          "max_recv_rows", [](const EpHandle& handle) { return handle.use("max_recv_rows").max_recv_rows(); },
+          "The most rows that a step can bring to a rank, padding included.")
+      .def_prop_ro(
+          "rows_per_set", [](const EpHandle& handle) { return handle.use("rows_per_set").rows_per_set(); },
+          "The rows of row_buffers() from a set to the next; with one set, all of them.")
+      .def_prop_ro(
+          "bytes_per_rank",
+          [](const EpHandle& handle) { return handle.use("bytes_per_rank").bytes_per_rank(); },
+          "The bytes of each rank's exchange memory.")
       .def_prop_ro(
           "placement",
           [](const EpHandle& handle) { return handle.use("placement").placement().experts_of_rank(); },
@@ -165,7 +180,10 @@ void bind_queries(nb::class_<EpHandle>& ep) {
       .def(
           "clear_expert_counts",
           [](const EpHandle& handle, int rank) {
-            need(handle.use("clear_expert_counts").clear_expert_counts(rank));
+            (void)handle.world_rank("clear_expert_counts", rank);
+            wait_in(
+                handle, handle.core()->gate.enter("clear_expert_counts", rank),
+                [ep = &handle.use("clear_expert_counts"), rank] { return ep->clear_expert_counts(rank); });
           },
           nb::arg("rank"), "Waits for the rank's stream, and begins to count anew.")
       .def(
@@ -180,8 +198,9 @@ void bind_queries(nb::class_<EpHandle>& ep) {
           "enable_trace",
           [](const EpHandle& handle, uint32_t events_per_block) {
             handle.use("enable_trace");
-            const auto call = handle.core()->gate.enter_all("enable_trace");
-            need(handle.core()->ep->enable_trace(events_per_block));
+            wait_in(
+                handle, handle.core()->gate.enter_all("enable_trace"),
+                [ep = handle.core()->ep, events_per_block] { return ep->enable_trace(events_per_block); });
           },
           nb::arg("events_per_block") = 1024,
           "From now on kernels record when their roles and waits began and ended.")
@@ -348,7 +367,8 @@ void bind_steps(nb::class_<EpHandle>& ep) {
            nb::arg("is_whole") = false, nb::arg("stream") = nb::none(),
            "Direct protocol: returns whether peers can read rows, (rows, hidden), where they are. If so, the "
            "next combine may be given them, and they must stay as they are until the rank's next dispatch or "
-           "reopen_step has ended. Ranks of other processes must have opened the memory, which this call "
+           "reopen_step has ended, or a combine with awaits_readers. Ranks of other processes must have "
+           "opened the memory, which this call "
            "asks them for, and which they do in their next combine. is_whole: rows has as many rows as the "
            "step, which the call waits for otherwise.")
       .def("warm_up", &EpHandle::warm_up,
@@ -383,14 +403,8 @@ void bind_steps(nb::class_<EpHandle>& ep) {
           [](EpHandle& handle, nb::object placement) {
             const ExpertPlacement next =
                 placement_of(handle.use("set_placement").config().n_experts, placement);
-            const auto call = handle.core()->gate.enter_to_change("set_placement");
-            need(handle.session()->wait(
-                [core = handle.core(), call, next](CallerThread&) {
-                  Status status = core->ep->set_placement(next);
-                  call->leave();
-                  return status;
-                },
-                [call] { call->abandon(); }));
+            wait_in(handle, handle.core()->gate.enter_to_change("set_placement"),
+                    [ep = handle.core()->ep, next] { return ep->set_placement(next); });
           },
           nb::arg("placement"), "From the next step on, rows go where the placement says.");
 }

@@ -6,6 +6,7 @@
 
 #include "formats.hpp"
 #include "kernels.hpp"
+#include "matmul_arguments.hpp"
 #include "options.hpp"
 
 namespace switchyard::python {
@@ -15,17 +16,6 @@ constexpr Choice<MatmulElement> kElementChoices[] = {{"bf16", MatmulElement::kBF
                                                      {"fp8", MatmulElement::kFP8}};
 constexpr Choice<MatmulOutput> kOutputs[] = {
     {"bf16", MatmulOutput::kBF16}, {"fp8", MatmulOutput::kFP8}, {"fp8-rows", MatmulOutput::kFP8Rows}};
-constexpr Choice<Activation> kActivations[] = {{"none", Activation::kNone},
-                                               {"silu", Activation::kSiLU},
-                                               {"gelu", Activation::kGELU},
-                                               {"clamped-swiglu", Activation::kClampedSwiGLU}};
-constexpr Choice<GateLayout> kGateLayouts[] = {{"stacked", GateLayout::kStacked},
-                                               {"interleaved", GateLayout::kInterleaved}};
-
-constexpr Choice<WeightFormat> kWeightFormats[] = {{"as-rows", WeightFormat::kAsRows},
-                                                   {"mxfp4", WeightFormat::kMXFP4},
-                                                   {"nvfp4", WeightFormat::kNVFP4},
-                                                   {"mxfp8", WeightFormat::kMXFP8}};
 constexpr Choice<MatmulRowScales> kRowScales[] = {{"float32", MatmulRowScales::kFloat},
                                                   {"packed-e8m0", MatmulRowScales::kPackedE8M0},
                                                   {"float32-by-row", MatmulRowScales::kFloatByRow}};
@@ -38,7 +28,8 @@ std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank,
                                      const std::string& row_format, const std::string& weight_format,
                                      const std::string& activation, const std::string& gate_layout,
                                      const std::string& output, int64_t group_capacity,
-                                     int64_t expected_rows_per_group, int num_blocks) {
+                                     int64_t expected_rows_per_group, int num_blocks,
+                                     int64_t prefetch_bytes) {
   const GroupedMatmulShape shape{.num_groups = num_groups,
                                  .num_experts = num_experts,
                                  .element = parse(kElementChoices, "element", element),
@@ -54,7 +45,8 @@ std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank,
                                  .group_capacity = group_capacity,
                                  .expected_rows_per_group = expected_rows_per_group,
                                  .num_blocks = num_blocks,
-                                 .tuning = {}};
+                                 .tuning = {},
+                                 .prefetch_bytes = prefetch_bytes};
   // By the names of the arguments, which the library has others for.
   const bool is_bf16 = shape.element == MatmulElement::kBF16;
   if (is_coded(shape.weights) && !is_bf16)
@@ -66,8 +58,6 @@ std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank,
     raise(invalid_argument("row_format is '%s'; element must be 'bf16' with it", row_format.c_str()));
   return make_handle<GroupedMatmul>("GroupedMatmul", std::move(session), rank, shape);
 }
-
-int64_t ceil_of(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
 // Where the groups are, as the kernel reads it.
 void add_groups(const MatmulHandle& handle, Arguments& arguments, nb::handle row_offsets,
@@ -164,41 +154,13 @@ void add_row_tensor_scales(const GroupedMatmulShape& shape, Arguments& arguments
   tensors.num_row_tensor_scales = static_cast<int>(array.shape[0]);
 }
 
-// The weights, as rows or as codes, and their scales.
-void add_weights(const GroupedMatmulShape& shape, Arguments& arguments, nb::handle weights,
-                 nb::handle weight_scales, nb::handle weight_tensor_scales, GroupedMatmulTensors& tensors) {
-  const int64_t experts = shape.num_experts, columns = shape.columns;
-  const Expected of_experts{kFloat32, {experts}, "(num_experts,)"};
-  tensors.weight_tensor_scales =
-      arguments.pointer<const float>(weight_tensor_scales, "weight_tensor_scales", of_experts);
-  if (!is_coded(shape.weights)) {
-    const Element& element = shape.element == MatmulElement::kFP8 ? kE4M3 : kBFloat16;
-    tensors.weights = arguments.pointer<const void>(
-        weights, "weights", {element, {experts, columns, shape.inner}, "(num_experts, columns, inner)"});
-    tensors.weight_scales =
-        arguments.pointer<const float>(weight_scales, "weight_scales",
-                                       {kFloat32,
-                                        {experts, ceil_of(columns, 128), ceil_of(shape.inner, 128)},
-                                        "(num_experts, ceil(columns / 128), ceil(inner / 128))"});
-    return;
-  }
-  const bool is_mxfp8 = shape.weights == WeightFormat::kMXFP8,
-             is_nvfp4 = shape.weights == WeightFormat::kNVFP4;
-  tensors.weights = arguments.pointer<const void>(
-      weights, "weights",
-      {kUInt8,
-       {experts, columns, shape.inner * code_bits_of(shape.weights) / 8},
-       is_mxfp8 ? "(num_experts, columns, inner)" : "(num_experts, columns, inner / 2)",
-       Access::kRead,
-       is_mxfp8 ? &kE4M3 : nullptr});
-  tensors.weight_scales = arguments.pointer<const void>(
-      weight_scales, "weight_scales",
-      {is_nvfp4 ? kE4M3 : kE8M0,
-       {experts, columns, shape.inner / scale_group_size(shape.weights)},
-       is_nvfp4 ? "(num_experts, columns, inner / 16)" : "(num_experts, columns, inner / 32)",
-       Access::kRead,
-       &kUInt8});
-}
+constexpr WeightNames kNames{.weights = "weights",
+                             .scales = "weight_scales",
+                             .tensor_scales = "weight_tensor_scales",
+                             .bias = "bias",
+                             .experts = "num_experts",
+                             .columns = "columns",
+                             .inner = "inner"};
 
 nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handle row_offsets, nb::object out,
             nb::handle row_counts, nb::handle expert_ids, nb::handle row_scales, nb::handle row_tensor_scale,
@@ -209,7 +171,7 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
   const GroupedMatmulShape& shape = handle.kernel->shape();
   Arguments arguments("run", session, handle.rank, stream);
   const bool has_fp8_rows = shape.output == MatmulOutput::kFP8Rows;
-  const int64_t experts = shape.num_experts, columns = shape.columns;
+  const int64_t columns = shape.columns;
   const int64_t out_columns = has_fp8_rows ? combine_row_bytes(CombineFormat::kFP8, shape.columns)
                               : shape.activation == Activation::kNone ? columns
                                                                       : columns / 2;
@@ -219,7 +181,13 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
   GroupedMatmulTensors tensors;
   add_rows(shape, arguments, rows, row_scales, tensors);
   add_row_tensor_scales(shape, arguments, row_tensor_scale, row_tensor_scales, tensors);
-  add_weights(shape, arguments, weights, weight_scales, weight_tensor_scales, tensors);
+  const Weights given =
+      weights_of(arguments, {shape.element, shape.weights, shape.num_experts, shape.columns, shape.inner},
+                 kNames, {weights, weight_scales, weight_tensor_scales, bias});
+  tensors.weights = given.weights;
+  tensors.weight_scales = given.scales;
+  tensors.weight_tensor_scales = given.tensor_scales;
+  tensors.bias = given.bias;
   tensors.output = arguments.pointer<void>(
       out, "out",
       {out_element,
@@ -227,8 +195,6 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
        has_fp8_rows ? "(max_rows, combine_message_bytes)" : "(max_rows, output columns)",
        Access::kWrite});
   add_groups(handle, arguments, row_offsets, row_counts, expert_ids, tensors);
-  tensors.bias =
-      arguments.pointer<const float>(bias, "bias", {kFloat32, {experts, columns}, "(num_experts, columns)"});
   tensors.row_weights =
       arguments.pointer<const float>(row_weights, "row_weights", {kFloat32, {shape.max_rows}, "(max_rows,)"});
   tensors.output_scales = arguments.pointer<float>(output_scales, "output_scales",
@@ -261,7 +227,8 @@ void bind_grouped_matmul(nb::module_& module) {
            nb::arg("element") = "bf16", nb::arg("row_scale_format") = "float32",
            nb::arg("row_format") = "bf16", nb::arg("weight_format") = "as-rows",
            nb::arg("activation") = "none", nb::arg("gate_layout") = "stacked", nb::arg("output") = "bf16",
-           nb::arg("group_capacity") = 0, nb::arg("expected_rows_per_group") = 0, nb::arg("num_blocks") = 0)
+           nb::arg("group_capacity") = 0, nb::arg("expected_rows_per_group") = 0, nb::arg("num_blocks") = 0,
+           nb::arg("prefetch_bytes") = 0)
       .def(
           "run", &run, nb::arg("rows").none(), nb::arg("weights").none(), nb::arg("row_offsets") = nb::none(),
           nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("row_counts") = nb::none(),

@@ -15,19 +15,36 @@ void bind_grouped_matmul(nb::module_& module);
 template <typename Kernel>
 struct KernelHandle {
   std::shared_ptr<Session> session;
-  int rank;
+  int rank = 0;
   std::shared_ptr<WorldCore> core;
   Owned<Kernel> kernel;
+
+  // Waits for launches on streams of the caller's.
+  ~KernelHandle() {
+    WithoutGil no_gil;
+    kernel.reset();
+  }
 };
 
 // `name` is the class that Python makes.
 template <typename Kernel, typename Shape>
 std::unique_ptr<KernelHandle<Kernel>> make_handle(const char* name, std::shared_ptr<Session> session,
                                                   int rank, const Shape& shape) {
-  auto made = need(Kernel::create(session->rank(name, rank), shape));
+  Rank& owner = session->rank(name, rank);
   auto core = session->core();
-  return std::unique_ptr<KernelHandle<Kernel>>(
-      new KernelHandle<Kernel>{std::move(session), rank, std::move(core), Owned<Kernel>(made.release())});
+  auto made = std::make_shared<std::unique_ptr<Kernel>>();
+  need(session->wait([core, made, &owner, shape](CallerThread&) -> Status {  // it loads kernels
+    Result<std::unique_ptr<Kernel>> kernel = Kernel::create(owner, shape);
+    if (!kernel.ok()) return kernel.status();
+    *made = std::move(kernel).value();
+    return Status();
+  }));
+  auto handle = std::make_unique<KernelHandle<Kernel>>();
+  handle->session = std::move(session);
+  handle->rank = rank;
+  handle->core = std::move(core);
+  handle->kernel = Owned<Kernel>(made->release());
+  return handle;
 }
 
 // Enqueues what run() was called for, and returns what it writes.

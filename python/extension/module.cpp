@@ -5,6 +5,7 @@
 #include "expert_parallel.hpp"
 #include "formats.hpp"
 #include "kernels.hpp"
+#include "moe_layer.hpp"
 #include "session.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/version.hpp"
@@ -22,6 +23,7 @@ NB_MODULE(_core, module) {
   bind_expert_parallel(module);
   bind_attention(module);
   bind_grouped_matmul(module);
+  bind_moe_layer(module);
   bind_formats(module);
   module.def("_drain", &drain_sessions, "Waits for all kernels; called at the interpreter's end.");
   module.def(

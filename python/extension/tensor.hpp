@@ -73,6 +73,7 @@ class Arguments {
   Arguments(const char* call, Session& session, int world_rank, nb::handle stream = nb::none())
       : call_(call), session_(session), world_rank_(world_rank), stream_(stream_from(stream)) {}
 
+  const char* call() const { return call_; }
   // What the call enqueues on.
   Stream stream() const { return stream_; }
 

@@ -87,7 +87,8 @@ void bind_tensor(nb::module_& module) {
       "NumPy (numpy(), with bfloat16 of ml_dtypes) or __cuda_array_interface__ (which has bfloat16 and "
       "fp8 as integers). The memory lives as long as an array that shares it. Kernels write it in the "
       "order of the rank's stream: synchronize() before you read it.")
-      .def_prop_ro("shape", &shape_tuple, nb::sig("def shape(self) -> tuple[int, ...]"))
+      .def_prop_ro("shape", &shape_tuple, nb::sig("def shape(self) -> tuple[int, ...]"),
+                   "How many elements it has in each dimension.")
       .def_prop_ro(
           "dtype", [](const Tensor& tensor) { return tensor.element.name; },
           "The name that NumPy or ml_dtypes has for the elements, such as 'bfloat16'.")
@@ -95,11 +96,15 @@ void bind_tensor(nb::module_& module) {
           "device",
           [](const Tensor& tensor) { return tensor.gpu < 0 ? "cpu" : "cuda:" + std::to_string(tensor.gpu); },
           "'cpu' or 'cuda:0', as PyTorch writes it.")
-      .def_prop_ro("ndim", [](const Tensor& tensor) { return tensor.shape.size(); })
+      .def_prop_ro(
+          "ndim", [](const Tensor& tensor) { return tensor.shape.size(); }, "How many dimensions it has.")
       .def_prop_ro(
           "nbytes",
-          [](const Tensor& tensor) { return tensor.size() * static_cast<size_t>(tensor.element.bytes()); })
-      .def_prop_ro("data_ptr", [](const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data); })
+          [](const Tensor& tensor) { return tensor.size() * static_cast<size_t>(tensor.element.bytes()); },
+          "How many bytes its elements have.")
+      .def_prop_ro(
+          "data_ptr", [](const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data); },
+          "The address of its first element.")
       .def("__len__", [](const Tensor& tensor) { return tensor.shape.empty() ? 0 : tensor.shape.front(); })
       .def(
           "view",

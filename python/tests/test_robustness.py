@@ -3,6 +3,7 @@
 import ast
 import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import switchyard_ep as sy
-from conftest import SHAPE, Step
+from conftest import BF16, SHAPE, Step
 
 
 def run_python(code, timeout=60):
@@ -280,25 +281,48 @@ def test_the_package_is_typed():
         assert getattr(sy, name).__doc__
 
 
+MUST_BE_GIVEN = object()
+
+
+def keywords_of(function):
+    """The options that a stub takes as keywords, and their defaults."""
+    arguments = function.args
+    assert arguments.kwarg is None
+    defaults = zip((one.arg for one in arguments.kwonlyargs), arguments.kw_defaults)
+    return {name: MUST_BE_GIVEN if default is None else ast.literal_eval(default) for name, default in defaults}
+
+
 def test_stubs_have_all_options_and_their_defaults(world):
     with open(os.path.join(os.path.dirname(sy.__file__), "_core.pyi")) as stubs:
         classes = {node.name: node for node in ast.parse(stubs.read()).body if isinstance(node, ast.ClassDef)}
-    methods = {node.name: node for node in classes["ExpertParallel"].body if isinstance(node, ast.FunctionDef)}
-    config = sy.ExpertParallel(world, **SHAPE).config
-    for name in ("__init__", "memory_needed"):
-        arguments = methods[name].args
-        defaults = dict(zip((one.arg for one in arguments.kwonlyargs), arguments.kw_defaults))
-        assert arguments.kwarg is None and set(defaults) == set(config)
-        assert {option for option, default in defaults.items() if default is None} == set(SHAPE)
-        values = {option: ast.literal_eval(default) for option, default in defaults.items() if default is not None}
-        values = {option: value for option, value in values.items() if value is not ...}
-        assert sy.ExpertParallel(world, **SHAPE, **values).config == config
+    weights = [sy.ExpertWeights(*(np.zeros(shape, BF16) for shape in ((2, 16, 256), (2, 256, 8))))] * 4
+    layer_shape = dict(SHAPE, expert_width=8)
+    makers = {
+        "ExpertParallel.__init__": (SHAPE, lambda **options: sy.ExpertParallel(world, **options)),
+        "ExpertParallel.memory_needed": (SHAPE, lambda **options: sy.ExpertParallel(world, **options)),
+        "MoeLayer.__init__": (layer_shape, lambda **options: sy.MoeLayer(world, weights, **options)),
+    }
+    for name, (shape, make) in makers.items():
+        of_class, method = name.split(".")
+        functions = {node.name: node for node in classes[of_class].body if isinstance(node, ast.FunctionDef)}
+        defaults = keywords_of(functions[method])
+        config = make(**shape).config
+        assert set(defaults) == set(config), name
+        assert {option for option, value in defaults.items() if value is MUST_BE_GIVEN} == set(shape), name
+        values = {option: value for option, value in defaults.items() if value not in (MUST_BE_GIVEN, ...)}
+        assert make(**shape, **values).config == config, name
+
+
+def words_of(text):
+    """A docstring without the signatures in front."""
+    return "\n".join(line for line in text.splitlines() if not re.match(r"(\d+\. )?`*(\w+\(|\(self)", line)).strip()
 
 
 def test_everything_public_says_what_it_does():
-    for name in ("World", "ExpertParallel", "Attention", "GroupedMatmul", "Rank", "Graph", "Tensor", "DispatchedRows"):
+    for name in sy.__all__:
         of_class = getattr(sy, name)
+        if not inspect.isclass(of_class) or issubclass(of_class, Exception):
+            continue
+        assert (of_class.__doc__ or "").strip(), name
         for member in (one for one in dir(of_class) if not one.startswith("_")):
-            text = (getattr(of_class, member).__doc__ or "").strip()
-            is_property = isinstance(inspect.getattr_static(of_class, member), property)
-            assert text if is_property else "\n" in text, f"{name}.{member}"  # a method's begins with its signature
+            assert words_of(getattr(of_class, member).__doc__ or ""), f"{name}.{member}"

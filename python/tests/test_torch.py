@@ -100,6 +100,70 @@ def test_torch_compile_traces_the_operators(layer, device):
     assert torch.equal(output, given.tokens + 1)
 
 
+class Experts:
+    """A layer of eight experts of width 64, and what it makes of tokens in plain PyTorch."""
+
+    def __init__(self, world, device, **options):
+        torch.manual_seed(1)
+        self.gate_up = (torch.randn(8, 128, 256, device=device) / 16).bfloat16()
+        self.down = (torch.randn(8, 256, 64, device=device) / 8).bfloat16()
+        weights = sy.ExpertWeights(self.gate_up, self.down)
+        self.layer = sy_torch.MoeLayer(world, weights, expert_width=64, **SHAPE, **options)
+        self.logits = torch.randn(16, 8, device=device)
+
+    def expected(self, tokens):
+        chosen, ids = self.logits[: len(tokens)].topk(2)
+        gates, ups = torch.einsum("th,ech->tec", tokens.float(), self.gate_up.float()).chunk(2, -1)
+        all_outputs = torch.einsum("tew,ehw->teh", torch.nn.functional.silu(gates) * ups, self.down.float())
+        return torch.einsum("tk,tkh->th", chosen.softmax(-1), all_outputs.take_along_dim(ids[..., None], 1))
+
+    def check(self, output, tokens):
+        expected = self.expected(tokens)
+        assert ((output.float() - expected).norm(dim=-1) <= 0.01 * expected.norm(dim=-1)).all()
+
+
+def test_a_layer_is_one_call(world, device):
+    given, experts = Tokens(device), Experts(world, device)
+    tokens, logits = given.tokens[:9], experts.logits[:9]
+    for _ in range(2):
+        output = experts.layer(tokens, logits)
+        experts.layer.synchronize()
+        experts.check(output, tokens)
+    chosen, ids = logits.topk(2)
+    output = experts.layer(tokens, topk_ids=ids, topk_weights=chosen.softmax(-1))
+    experts.layer.poll()
+    experts.layer.synchronize()
+    experts.check(output, tokens)
+    assert experts.layer(tokens[:0], logits[:0]).shape == (0, 256)
+    with pytest.raises(sy.InvalidArgument, match="logits has dtype bfloat16"):
+        experts.layer(tokens, logits.bfloat16())
+
+
+def test_torch_compile_traces_a_layer(world, device):
+    given, experts = Tokens(device), Experts(world, device)
+    compiled = torch.compile(lambda *given: experts.layer(*given) * 2, fullgraph=True, backend="aot_eager")
+    output = compiled(given.tokens, experts.logits)
+    experts.layer.synchronize()
+    experts.check(output / 2, given.tokens)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
+def test_a_graph_of_pytorch_replays_a_layer():
+    with sy.World(n_ranks=1, target="cuda") as world:
+        given, experts = Tokens("cuda"), Experts(world, "cuda")
+        experts.layer(given.tokens, experts.logits)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = experts.layer(given.tokens, experts.logits)
+        for _ in range(100):
+            given.tokens.copy_(torch.randn(16, 256, device="cuda").bfloat16())
+            output.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            experts.check(output, given.tokens)
+        experts.layer.poll()
+
+
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
 def test_a_graph_of_pytorch_replays_bit_equal():
     with sy.World(n_ranks=1, target="cuda") as world:

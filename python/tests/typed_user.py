@@ -34,6 +34,16 @@ def kernels(world: sy.World, rows: sy.Tensor, out: sy.Tensor) -> List[sy.Tensor]
     ]
 
 
+def layer(rows: sy.Tensor, out: "numpy.ndarray[Any, Any]") -> sy.Tensor:
+    world = sy.World(n_ranks=1, memory=(lambda size, gpu, stream: 0, lambda address, size, gpu, stream: None))
+    weights = [sy.ExpertWeights(rows, rows, gate_up_bias=rows)]
+    made = sy.MoeLayer(world, weights, expert_width=64, n_experts=8, top_k=2, hidden=256, max_tokens_per_rank=16)
+    given: "numpy.ndarray[Any, Any]" = made.run(0, rows, logits=rows, out=out, part=made.parts[0])
+    ep: sy.ExpertParallel = made.flight(1).ep
+    assert given is out and ep.n_ranks == 1
+    return made.run(0, rows, topk_ids=rows, topk_weights=rows)
+
+
 def stand_in(buffer: deep_ep.Buffer, x: Any, ids: Any, weights: Any) -> Any:
     rows, counts, handle, event, hook = buffer.low_latency_dispatch(x, ids, 16, 8)
     receive: "Callable[[], None] | None" = hook
@@ -48,6 +58,7 @@ def must_be_refused(world: sy.World) -> None:
     sy.ExpertParallel(world, n_expert="x")  # type: ignore[call-arg]
     sy.ExpertParallel(world, n_experts="8", top_k=2, hidden=256, max_tokens_per_rank=16)  # type: ignore[arg-type]
     sy.ExpertParallel(world, n_experts=8, top_k=2, hidden=256)  # type: ignore[call-arg]
+    sy.MoeLayer(world, [], n_experts=8, top_k=2, hidden=256, max_tokens_per_rank=16)  # type: ignore[call-arg]
     ep = sy.ExpertParallel(world, n_experts=8, top_k=2, hidden=256, max_tokens_per_rank=16)
     ep.combine("0", None)  # type: ignore[call-overload]
     number: int = ep.combine(0, None)  # type: ignore[assignment]
