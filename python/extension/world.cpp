@@ -36,6 +36,54 @@ nb::bytes to_python(const Bytes& bytes) {
   return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
+// The caller's allocator. The library calls it from any thread.
+struct PythonMemory {
+  nb::object allocate, deallocate;
+};
+
+uintptr_t address_from(const nb::object& returned) {
+  uintptr_t address = 0;
+  if (nb::try_cast(returned, address)) return address;
+  throw std::runtime_error("it returned a " + std::string(Py_TYPE(returned.ptr())->tp_name) +
+                           "; it must return an address, an int");
+}
+
+// Nothing comes back once the interpreter has ended, when there is nobody left to take it.
+MemoryFunctions memory_functions(nb::handle given) {
+  if (given.is_none()) return {};
+  nb::tuple pair;
+  if (!nb::try_cast(given, pair) || nb::len(pair) != 2 || !PyCallable_Check(nb::handle(pair[0]).ptr()) ||
+      !PyCallable_Check(nb::handle(pair[1]).ptr())) {
+    PyErr_SetString(PyExc_TypeError, "memory must be two functions, (allocate, deallocate)");
+    throw nb::python_error();
+  }
+  const std::shared_ptr<PythonMemory> functions(new PythonMemory{pair[0], pair[1]}, [](PythonMemory* object) {
+    if (!nb::is_alive()) return;
+    nb::gil_scoped_acquire gil;
+    delete object;
+  });
+  const auto number_of = [](StreamHandle stream) { return reinterpret_cast<uintptr_t>(stream); };
+  return {
+      [functions, number_of](uint64_t bytes, int gpu, StreamHandle stream) -> void* {
+        nb::gil_scoped_acquire gil;
+        try {
+          return reinterpret_cast<void*>(address_from(functions->allocate(bytes, gpu, number_of(stream))));
+        } catch (nb::python_error& error) {
+          // The text of an exception needs the GIL, which whoever catches it does not have.
+          throw std::runtime_error(error.what());
+        }
+      },
+      [functions, number_of](void* memory, uint64_t bytes, int gpu, StreamHandle stream) {
+        if (!nb::is_alive()) return;
+        nb::gil_scoped_acquire gil;
+        try {
+          functions->deallocate(reinterpret_cast<uintptr_t>(memory), bytes, gpu, number_of(stream));
+        } catch (nb::python_error& error) {
+          error.discard_as_unraisable("deallocate of the world's memory");
+        }
+      }};
+}
+
 std::shared_ptr<Session> make_session(std::unique_ptr<World> world, int first_gpu, int num_gpus,
                                       bool is_simulated) {
   auto core = std::make_shared<WorldCore>();
@@ -47,9 +95,10 @@ std::shared_ptr<Session> make_session(std::unique_ptr<World> world, int first_gp
 }
 
 std::shared_ptr<Session> create_world(int n_ranks, const std::string& target, int num_gpus,
-                                      const std::string& mode, uint64_t seed, bool weak,
-                                      unsigned num_workers) {
+                                      const std::string& mode, uint64_t seed, bool weak, unsigned num_workers,
+                                      nb::handle memory) {
   WorldOptions options{.target = parse(kTargets, "target", target), .n_ranks = n_ranks, .num_gpus = num_gpus};
+  options.memory = memory_functions(memory);
   options.host.mode = parse(kModes, "mode", mode);
   options.host.seed = seed;
   options.host.weak = weak;
@@ -111,7 +160,7 @@ std::unique_ptr<World> join(JoinArguments arguments) {
 std::shared_ptr<Session> join_world(int rank, int n_ranks, const std::string& rendezvous,
                                     nb::object all_gather, int num_local_ranks, const std::string& target,
                                     int gpu, double timeout, const std::string& token,
-                                    const std::string& transport, unsigned num_workers) {
+                                    const std::string& transport, unsigned num_workers, nb::handle memory) {
   if (!(timeout > 0 && timeout < 1e9))
     raise(invalid_argument("timeout is %g s; it must be more than 0 and less than 1e9", timeout));
   JoinArguments arguments;
@@ -124,6 +173,7 @@ std::shared_ptr<Session> join_world(int rank, int n_ranks, const std::string& re
                        .timeout_ns = static_cast<uint64_t>(timeout * 1e9),
                        .all_gather = {},
                        .rendezvous = rendezvous,
+                       .memory = memory_functions(memory),
                        .token = token};
   arguments.options.host.num_workers = num_workers;
   if (!all_gather.is_none()) {
@@ -169,7 +219,13 @@ Tensor upload(const RankHandle& handle, nb::handle values, const std::string& dt
 struct GraphHandle {
   std::shared_ptr<Session> session;
   std::vector<nb::object> kept;  // what the launches use
-  Owned<Graph> graph;            // its destructor waits for the last launch
+  Owned<Graph> graph;
+
+  // Waits for the last launch.
+  ~GraphHandle() {
+    WithoutGil no_gil;
+    graph.reset();
+  }
 };
 
 std::unique_ptr<GraphHandle> capture(const std::shared_ptr<Session>& session, nb::callable enqueue) {
@@ -220,7 +276,7 @@ void count_routing(Session& session, int rank, nb::handle topk_ids, int n_expert
 
 void bind_rank(nb::module_& module) {
   nb::class_<RankHandle>(module, "Rank", "One rank of this process: its stream and its memory.")
-      .def_ro("index", &RankHandle::index)
+      .def_ro("index", &RankHandle::index, "Its number in the world.")
       .def_prop_ro(
           "device", [](const RankHandle& rank) { return rank.use("device").device_name(); },
           "The emulator or the GPU that the rank lives on, by name.")
@@ -291,22 +347,27 @@ void bind_graph(nb::module_& module) {
 void bind_world(nb::module_& module) {
   bind_rank(module);
   bind_graph(module);
-  nb::class_<Session>(module, "World",
-                      "The ranks that exchange tokens, in one process or in several. World(n_ranks=8) makes "
-                      "a world whose ranks are all "
-                      "in this process; World.join() meets the processes of the others. target is 'auto' (a "
-                      "GPU if there is one that "
-                      "can run the kernels, else the emulator), 'host' or 'cuda'. mode, seed, weak and "
-                      "num_workers are the emulator's: "
-                      "'simulated' runs kernels on one core, in an order that the seed decides.")
+  nb::class_<Session>(
+      module, "World",
+      "The ranks that exchange tokens, in one process or in several. World(n_ranks=8) makes "
+      "a world whose ranks are all "
+      "in this process; World.join() meets the processes of the others. target is 'auto' (a "
+      "GPU if there is one that "
+      "can run the kernels, else the emulator), 'host' or 'cuda'. mode, seed, weak and "
+      "num_workers are the emulator's: "
+      "'simulated' runs kernels on one core, in an order that the seed decides. memory, here and in join(), "
+      "is "
+      "an allocator: (allocate, deallocate), which may be called from any thread. allocate(bytes, gpu, "
+      "stream) returns an address, aligned to 256 bytes and free for use behind what is on the "
+      "stream (0: free at once); deallocate(address, bytes, gpu, stream) takes it back behind it.")
       .def(nb::new_(&create_world), nb::arg("n_ranks") = 1, nb::kw_only(), nb::arg("target") = "auto",
            nb::arg("num_gpus") = 0, nb::arg("mode") = "fast", nb::arg("seed") = 0, nb::arg("weak") = false,
-           nb::arg("num_workers") = 0)
+           nb::arg("num_workers") = 0, nb::arg("memory") = nb::none())
       .def_static(
           "join", &join_world, nb::arg("rank"), nb::arg("n_ranks"), nb::kw_only(), nb::arg("rendezvous") = "",
           nb::arg("all_gather") = nb::none(), nb::arg("num_local_ranks") = 1, nb::arg("target") = "auto",
           nb::arg("gpu") = -1, nb::arg("timeout") = 30.0, nb::arg("token") = "",
-          nb::arg("transport") = "process", nb::arg("num_workers") = 0,
+          nb::arg("transport") = "process", nb::arg("num_workers") = 0, nb::arg("memory") = nb::none(),
           "Joins the world of n_ranks ranks that this process has `rank` of, and returns when all have "
           "joined. The "
           "processes find each other by exactly one of rendezvous ('unix:/path', 'unix:@name' or "
@@ -335,7 +396,9 @@ void bind_world(nb::module_& module) {
           },
           nb::arg("index"),
           "Returns how many ranks, of all processes, share the device of a rank of this one.")
-      .def_prop_ro("n_ranks", [](const Session& session) { return session.use("n_ranks").n_ranks(); })
+      .def_prop_ro(
+          "n_ranks", [](const Session& session) { return session.use("n_ranks").n_ranks(); },
+          "The ranks of all processes.")
       .def_prop_ro(
           "local_ranks", [](const Session& session) { return session.use("local_ranks").local_ranks(); },
           "The ranks of this process.")
@@ -346,7 +409,9 @@ void bind_world(nb::module_& module) {
       .def_prop_ro(
           "transport", [](const Session& session) { return session.use("transport").transport_name(); },
           "'local', 'process' or 'shmem'.")
-      .def_prop_ro("is_closed", [](const Session& session) { return session.core()->is_closed.load(); })
+      .def_prop_ro(
+          "is_closed", [](const Session& session) { return session.core()->is_closed.load(); },
+          "Whether close() has been called.")
       .def(
           "rank",
           [](std::shared_ptr<Session> session, int index) {
