@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _core
+from ._arrays import is_torch
+from .errors import FailedPrecondition
 
 
 def not_here(what: str, instead: str) -> NotImplementedError:
@@ -102,46 +105,61 @@ class _LazyTuple(tuple):
         return (self[i] for i in range(len(self)))
 
 
-class _HandleItems(NamedTuple):
-    rank_prefix_matrix: Any  # (ranks, ranks) of int32: [i][rank], how many tokens ranks 0..i send here; else 0
-    channel_prefix_matrix: Any
-    recv_channel_prefix_matrix: Any
-    recv_src_idx: Any  # (received,) of int32: the source token of each row
-    is_token_in_rank: Any  # (tokens, ranks) of bool
-    send_head: Any
+def _field(index: int, doc: str = "") -> Any:
+    return property(lambda self: self[index], doc=doc)
+
+
+class Routing(NamedTuple):
+    """Where the tokens of a dispatch go, and what is known of those that came."""
+
     ids: Any  # (tokens, top_k) of int32: the experts of each token, or its ranks
     weights: Any  # (tokens, top_k) of float32
+    is_token_in_rank: Any  # (tokens, ranks) of bool
     num_experts: int
-    num_recv_tokens: Optional[int]  # None: the host does not know
     layout: int  # tells one dispatch from another
     made: Dict[str, Any]  # of what is above, when it was first needed
+    num_recv_tokens: Optional[int] = None  # None: the host does not know
+    recv_src_idx: Any = None  # (received,) of int32: the source token of each row
 
 
-class Handle(_LazyTuple, _HandleItems):
-    """What combine, and a dispatch of the same layout, need. The first items are DeepEP's, by position."""
+class Handle(_LazyTuple):
+    """What combine, and a dispatch of the same layout, need. The items are DeepEP's: rank_prefix_matrix, (ranks, ranks)
+    of int32 ([i][rank]: how many tokens ranks 0..i send here; else 0), channel_prefix_matrix,
+    recv_channel_prefix_matrix, recv_src_idx, is_token_in_rank and send_head."""
 
-    rank_prefix_matrix = property(lambda self: self[0])
+    routing: Routing
+    rank_prefix_matrix = _field(0)
+    recv_src_idx = _field(3, "(received,) of int32: the source token of each row")
+    is_token_in_rank = _field(4, "(tokens, ranks) of bool")
 
-def _field(index: int, doc: str = "") -> Any:
-    return property(lambda self: tuple.__getitem__(self, index), doc=doc)
+    @classmethod
+    def of(cls, routing: Routing, make_matrix: Any, none: Any) -> "Handle":
+        """none: in the place of matrices of channels, of which there are none."""
+        handle = cls((make_matrix, none, none, routing.recv_src_idx, routing.is_token_in_rank, none))
+        handle.routing = routing
+        return handle
 
 
 class LowLatencyHandle(_LazyTuple):
-    """What low_latency_combine needs. The first items are DeepEP's, by position."""
+    """What low_latency_combine needs. The items are DeepEP's: packed_recv_src_info, packed_recv_layout_range, the most
+    tokens of a rank, hidden and the number of experts."""
 
-    _lazy_index = 1  # the layout range
+    _lazy_index = 1
+    exchange: "Exchange"
+    layout: int
+    members: Tuple[int, ...]  # the ranks that were not masked
     packed_recv_src_info = _field(0, "(local experts, ranks x max tokens) of int32: the source token of each row")
+    packed_recv_layout_range = _field(1, "(local experts, ranks) of int64: begin << 32 | count")
     num_max_dispatch_tokens_per_rank = _field(2)
     hidden = _field(3)
     num_experts = _field(4)
-    exchange = _field(5)
-    layout = _field(6)
-    members = _field(7, "The ranks that were not masked.")
 
-    @property
-    def packed_recv_layout_range(self) -> Any:
-        """(local experts, ranks) of int64: begin << 32 | count"""
-        return self[1]
+    @classmethod
+    def of(cls, items: Tuple[Any, ...], exchange: "Exchange", members: Tuple[int, ...]) -> "LowLatencyHandle":
+        """Of the last dispatch of the Exchange."""
+        handle = cls(items)
+        handle.exchange, handle.layout, handle.members = exchange, exchange.layout, members
+        return handle
 
     def shape(self) -> Tuple[int, int, int]:
         """The most tokens of a rank, hidden, and the number of experts."""
@@ -158,6 +176,8 @@ class Exchange:
         self.rank, self.arrays, self._waits = rank, arrays, waits or arrays.is_host
         self.ep = _core.ExpertParallel(world, **options)
         self.ep.warm_up()
+        # Some ranks are reached over a wire, or there are too many for kernels without one.
+        self.has_wire = world.n_ranks > 64 or 0 < self.ep.config["p2p_world_size"] < world.n_ranks
         self.memory = self.ep.row_buffers(rank)
         self.rows_per_set = self.ep.rows_per_set
         self.row_set = 0  # of the last dispatch
@@ -171,9 +191,9 @@ class Exchange:
         if self.memory.scales is not None:
             packed = self.memory.scales.dtype == "uint32"
             self.scales = arrays.view(self.memory.scales, "int32" if packed else "")
-        self.layout = 0  # of the last dispatch; 0: none
+        self.layout = self._next_layout = 0  # of the last dispatch, or of the one that has begun; 0: none
         self.num_reopened = 0  # combines of it behind the first
-        self.state = "closed"  # or "sent", "open", "returned"
+        self.state = "closed"  # or "sent", "open", "returned"; "unsure" if a call was broken off
         self._num_checks = 0
         self.gave_outputs = False  # the caller has asked for the memory that a combine of the last dispatch reads
         self.finish: Any = None  # sent, returned: what is left to do
@@ -205,10 +225,33 @@ class Exchange:
         if self._waits:
             self.ep.synchronize(self.rank)
 
+    def enqueue(self, call: str, after: str, *arguments: Any, **options: Any) -> None:
+        """Makes a call of the ExpertParallel, behind which the step is in the state `after`. If it raises, or Ctrl-C
+        comes behind it, nobody here knows whether it was enqueued: settle() asks."""
+        self.state = "unsure"
+        getattr(self.ep, call)(self.rank, *arguments, **options)
+        self.state, self.layout = after, self._next_layout
+        if after not in ("sent", "returned"):
+            self.finish = None
+
     def settle(self) -> None:
         """Does what a hook that nobody has called was to do."""
+        is_unsure = self.state == "unsure"
         if self.finish is not None:
-            self.finish()
+            try:
+                self.finish()
+            except Exception:
+                if not is_unsure:
+                    raise
+                self.finish = None  # the half in front of it was not enqueued, or this one has been
+        if self.state == "unsure":
+            self.state = "open" if self._is_open() else "closed"
+
+    def _is_open(self) -> bool:
+        """What the library says: rows that lie where peers read are offered in an open step, and refused elsewhere."""
+        with contextlib.suppress(FailedPrecondition):
+            return self.ep.offer_expert_rows(self.rank, self.memory.expert_outputs, is_whole=True) is not None
+        return False
 
     @property
     def first_row(self) -> int:
@@ -241,19 +284,19 @@ class Exchange:
         return [array for array, _ in lent]
 
     def begin(self, layout: int) -> None:
-        """In front of a dispatch, behind which the state is "sent" or "open"."""
+        """In front of a dispatch, whose layout this one has when it has been enqueued."""
         self.settle()
         if self.state == "open":
             self.ep.abandon_step(self.rank)
-        self.state, self.layout, self.num_reopened, self.gave_outputs = "closed", layout, 0, False
+        self.state, self.num_reopened, self.gave_outputs = "closed", 0, False
+        self.layout, self._next_layout = 0, layout
 
     def reopen(self, stream: Any) -> None:
         """In front of a combine of the last dispatch's rows."""
         self.settle()
         if self.state == "closed":
-            self.ep.reopen_step(self.rank, stream=stream)
-            self.state = "open"
             self.num_reopened += 1
+            self.enqueue("reopen_step", "open", stream=stream)
             self.check()  # the host may write expert rows only when no peer reads those of before
 
     def shares(self, array: Any) -> Optional[_core.Tensor]:
@@ -281,6 +324,16 @@ class Exchange:
         return self.store(rows, stream)
 
 
+def overlap(arrays: Any, array: Any, rows: Any) -> bool:
+    """Whether an array shares memory with rows, which are an array or a Tensor, and contiguous."""
+    here = arrays.pointer(array)
+    begin = rows.data_ptr if isinstance(rows, _core.Tensor) else arrays.pointer(rows)
+    if here >= begin + rows.nbytes or 0 in array.shape:
+        return False
+    strides = [size * array.itemsize for size in array.stride()] if is_torch(array) else array.strides
+    return begin < here + sum((size - 1) * stride for size, stride in zip(array.shape, strides)) + array.itemsize
+
+
 def check_tokens(
     num_ranks: int, tokens: Any, scales: Any, handle: Any, in_rank: Any, ids: Any, weights: Any, per_expert: Any
 ) -> None:
@@ -300,8 +353,8 @@ def check_tokens(
     if handle is not None:
         if ids is not None or weights is not None:
             raise ValueError("with a handle, topk_idx and topk_weights must be None")
-        if len(handle.ids) != num_tokens:
-            raise ValueError(f"x has {num_tokens} tokens; the handle's dispatch had {len(handle.ids)}")
+        if len(handle.routing.ids) != num_tokens:
+            raise ValueError(f"x has {num_tokens} tokens; the handle's dispatch had {len(handle.routing.ids)}")
         return
     if in_rank is None or per_expert is None:
         raise ValueError(

@@ -104,6 +104,13 @@ def _is_capturing(torch: Any, stream: Any) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
 
+class Communicator:
+    """One of mpi4py as a group."""
+
+    def __init__(self, comm: Any):
+        self.rank, self.size, self.all_gather = comm.Get_rank, comm.Get_size, comm.allgather
+
+
 class Runtime:
     """What callers ask DeepEP's own object: whether a Buffer has been destroyed, and where its node is among others."""
 
@@ -121,7 +128,7 @@ class BufferBase:
     num_sms: int = 20
     # Seconds that a rank waits for another; DeepEP's are 100.
     timeout: float = float(os.environ.get("SWITCHYARD_DEEP_EP_TIMEOUT", "100"))
-    # Combine lets other processes open the memory that x lies in, so that they read it there.
+    # Combine lets other processes open the memory that x lies in, so that they read it there. Ranks may differ.
     opens_memory: bool = os.environ.get("SWITCHYARD_DEEP_EP_OPEN_MEMORY", "1") == "1"
     # With enable_shrink: seconds until a rank that does not come is masked.
     shrink_timeout: float = float(os.environ.get("SWITCHYARD_DEEP_EP_SHRINK_TIMEOUT", "5"))
@@ -142,11 +149,11 @@ class BufferBase:
         *,
         target: str = "auto",
     ):
-        if group is None:
-            raise not_here(
-                "bootstrap from an MPI communicator", "pass a group that has rank(), size() and all_gather()"
-            )
-        self.rank, self.group_size, self.group = group.rank(), group.size(), group
+        if group is None and comm is None:
+            raise ValueError("group and comm are None; one of them must be given")
+        self.group = comm if group is None else group
+        group = Communicator(comm) if group is None else group
+        self.rank, self.group_size = group.rank(), group.size()
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes  # no effect, but callers compare them
         self.low_latency_mode, self.enable_shrink = low_latency_mode, enable_shrink
         self.explicitly_destroy, self._target = explicitly_destroy, target
@@ -298,6 +305,10 @@ class BufferBase:
             made = Exchange(self._use(), arrays, self._index, waits, {"timeout": self.timeout, **options()})
         held[key] = made
         return made
+
+    def _opens(self, exchange: Exchange) -> bool:
+        """Whether combine asks peers to open the memory that x lies in."""
+        return self.opens_memory and self.group_size > 1 and not exchange.arrays.is_host
 
     def _new_layout(self) -> int:
         self._num_layouts += 1

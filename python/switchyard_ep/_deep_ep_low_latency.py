@@ -4,11 +4,13 @@ the dispatch after the next."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import functools
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import _core
-from ._deep_ep import SCALE_GROUP, EventOverlap, Exchange, LowLatencyHandle, not_here
+from ._deep_ep import EventOverlap, Exchange, LowLatencyHandle, not_here, overlap
 from ._deep_ep_base import BufferBase, Call, in_one_thread
+from ._deep_ep_outputs import RankWaits, ReceivedRows, masked
 
 
 def low_latency_options(
@@ -48,10 +50,11 @@ class LowLatencyMode(BufferBase):
     def _low_latency_exchange(
         self, arrays: Any, num_max: int, hidden: int, num_experts: int, top_k: int, dispatch_format: str
     ) -> Exchange:
-        self._turn ^= 1
+        """The one whose turn it is."""
+        turn = self._turn ^ 1
         key = ("low latency", num_max, hidden, num_experts, top_k, dispatch_format)
         if not self._is_capturing and key in self._pairs:
-            return self._pairs[key][self._turn]
+            return self._pairs[key][turn]
         num_members = len(self._members)
 
         def options() -> Dict[str, Any]:
@@ -59,13 +62,22 @@ class LowLatencyMode(BufferBase):
             return low_latency_options(num_max, hidden, self.group_size, num_left, top_k, dispatch_format)
 
         if self._is_capturing:
-            return self._exchange(arrays, (*key, self._turn), options)
+            return self._exchange(arrays, (*key, turn), options)
         # Both, so that either can be captured. A rank that comes back may be at another turn than the others: what is
         # made second is used first.
-        later = self._exchange(arrays, (*key, self._turn ^ 1), options)
-        now = self._exchange(arrays, (*key, self._turn), options)
-        self._pairs[key] = (later, now) if self._turn else (now, later)
+        later = self._exchange(arrays, (*key, self._turn), options)
+        now = self._exchange(arrays, (*key, turn), options)
+        self._pairs[key] = (later, now) if turn else (now, later)
         return now
+
+    def _enqueue_in_turn(self, exchange: Exchange, call: str, after: str, *arguments: Any, **options: Any) -> None:
+        """Enqueues a dispatch. If it is refused, it remains this Exchange's turn, as it does on the other ranks."""
+        self._turn ^= 1
+        try:
+            exchange.enqueue(call, after, *arguments, **options)
+        except Exception:
+            self._turn ^= 1
+            raise
 
     def _ids(self, arrays: Any, topk_idx: Any, num_experts: int) -> Any:
         """The experts as the world numbers them; those of masked ranks are padding."""
@@ -111,7 +123,9 @@ class LowLatencyMode(BufferBase):
         dispatch_format = "bf16" if not use_fp8 else "fp8-ue8m0" if round_scale else "fp8"
         wants_float_scales = use_fp8 and round_scale and not use_ue8m0
         stats, wait_stats = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        self._check_wait_stats("dispatch_wait_recv_cost_stats", wait_stats)
+        num_local = num_experts // self.group_size
+        check_stats("cumulative_local_expert_recv_stats", stats, num_local, "local experts", "int32")
+        check_stats("dispatch_wait_recv_cost_stats", wait_stats, self.group_size, "ranks", "int64")
         given = (x, topk_idx, num_max, num_experts, dispatch_format, wants_float_scales, async_finish, return_recv_hook)
         if self._survivors is None:
             return self._low_latency_dispatch(stats, wait_stats, *given)
@@ -119,16 +133,6 @@ class LowLatencyMode(BufferBase):
         return self._survivors.call(
             lambda is_help: self._low_latency_dispatch(*((None, None) if is_help else (stats, wait_stats)), *given)
         )
-
-    def _check_wait_stats(self, name: str, stats: Any) -> None:
-        if stats is None:
-            return
-        dtype = str(stats.dtype).split(".")[-1]
-        if tuple(stats.shape) != (self.group_size,) or dtype != "int64":
-            raise ValueError(
-                f"{name} has shape {tuple(stats.shape)} and dtype {dtype}; it must be ({self.group_size},), the number "
-                "of ranks, of int64"
-            )
 
     def _rank_waits(self, arrays: Any, stats: Any) -> "RankWaits":
         return RankWaits(arrays, stats, self._members, self._survivors is not None)
@@ -162,48 +166,38 @@ class LowLatencyMode(BufferBase):
             scales = step.make_float_scales() if wants_float_scales else None
             totals = step.totals_for(stats)
             waits = self._rank_waits(arrays, wait_stats)
-            hook = None
-            if return_recv_hook:
-                exchange.ep.dispatch_async(
-                    exchange.rank, tokens, ids, rank_wait_ns=waits.of_members, stream=call.stream
-                )
-                exchange.state = "sent"
+            received = dict(
+                source_ranges=step.ranges_of_members, row_totals=totals, rank_wait_ns=waits.of_members
+            )
 
-                def finish(stream: Any) -> None:
-                    exchange.ep.dispatch_wait(
-                        exchange.rank,
-                        source_ranges=step.ranges_of_members,
-                        row_totals=totals,
-                        rank_wait_ns=waits.of_members,
-                        stream=stream,
-                    )
-                    exchange.state = "open"
-                    exchange.check_sometimes()
-                    step.complete(stats, totals, scales)
-                    waits.complete()
-
-                hook = self._hook(exchange, finish)
-            else:
-                exchange.ep.dispatch(
-                    exchange.rank,
-                    tokens,
-                    ids,
-                    source_ranges=step.ranges_of_members,
-                    row_totals=totals,
-                    rank_wait_ns=waits.of_members,
-                    stream=call.stream,
-                )
-                exchange.state = "open"
+            def complete() -> None:
                 exchange.check_sometimes()
                 step.complete(stats, totals, scales)
                 waits.complete()
+
+            def finish(stream: Any) -> None:
+                exchange.enqueue("dispatch_wait", "open", **received, stream=stream)
+                complete()
+
+            hook = None
+            if return_recv_hook:
+                if arrays.is_host:  # the caller may write to them before they have been sent
+                    tokens, ids = arrays.copy(tokens), arrays.copy(ids)
+                hook = self._hook(exchange, finish)
+                self._enqueue_in_turn(
+                    exchange, "dispatch_async", "sent", tokens, ids, rank_wait_ns=waits.of_members, stream=call.stream
+                )
+            else:
+                self._enqueue_in_turn(exchange, "dispatch", "open", tokens, ids, **received, stream=call.stream)
+                complete()
         if async_finish:
             self._hand_over(async_finish, scales)
         rows = step.rows if scales is None else (step.rows[0], scales)
         return rows, exchange.counts, step.handle(num_experts), call.event, hook
 
     def _hook(self, exchange: Exchange, finish: Callable[[Any], None]) -> Callable[[], None]:
-        """What enqueues the receiving half on the stream that is current then; once."""
+        """What enqueues the receiving half on the stream that is current then; once. It is made before the sending half
+        is enqueued, behind which Ctrl-C may come."""
 
         def run() -> None:
             self._run_hook(exchange, run, finish)
@@ -214,7 +208,6 @@ class LowLatencyMode(BufferBase):
     @in_one_thread
     def _run_hook(self, exchange: Exchange, hook: Callable[[], None], finish: Callable[[Any], None]) -> None:
         if exchange.finish is hook:
-            exchange.finish = None
             with self._call(exchange.arrays, None, False) as call:
                 finish(call.stream)
 
@@ -244,14 +237,15 @@ class LowLatencyMode(BufferBase):
         # The rows of that dispatch are no longer on their way back: the same layout once more, with nothing in it.
         arrays = exchange.arrays
         ids = self._ids(arrays, topk_idx, handle.num_experts)
+        enqueue: Callable[..., None] = exchange.enqueue
         if exchange.is_captured != self._is_capturing:
             exchange = self._low_latency_exchange(
                 arrays, handle.num_max_dispatch_tokens_per_rank, handle.hidden, handle.num_experts, ids.shape[1], "bf16"
             )
+            enqueue = functools.partial(self._enqueue_in_turn, exchange)
         exchange.begin(handle.layout)
         nothing = arrays.full((len(topk_idx), handle.hidden), 0, "bfloat16")
-        exchange.ep.dispatch(exchange.rank, nothing, ids, stream=call.stream)
-        exchange.state = "open"
+        enqueue("dispatch", "open", nothing, ids, stream=call.stream)
         return exchange
 
     @in_one_thread
@@ -270,12 +264,13 @@ class LowLatencyMode(BufferBase):
     ) -> Tuple[Any, EventOverlap, Optional[Callable[[], None]]]:
         """Sends x, a row of bfloat16 for each row of the dispatch, back, and returns the sum of each token's rows times
         topk_weights, an event and a hook. zero_copy: the rows are in get_next_low_latency_combine_buffer(handle), and x is
-        not read. With return_recv_hook the hook enqueues the receiving half. combine_wait_recv_cost_stats: as those of
-        low_latency_dispatch."""
+        not read. With return_recv_hook, which must be the same on all ranks, the hook enqueues the receiving half;
+        without it the combine ends when all ranks have read its rows. out may be part of x. combine_wait_recv_cost_stats:
+        as those of low_latency_dispatch."""
         if use_logfmt:
             raise not_here("logfmt", "ExpertParallel has combine_format='fp8'; use that")
         wait_stats = combine_wait_recv_cost_stats
-        self._check_wait_stats("combine_wait_recv_cost_stats", wait_stats)
+        check_stats("combine_wait_recv_cost_stats", wait_stats, self.group_size, "ranks", "int64")
         num_max, hidden, num_experts = handle.shape()
         shape = (num_experts // self.group_size, self.group_size * num_max, hidden)
         if x.shape != shape:
@@ -299,61 +294,77 @@ class LowLatencyMode(BufferBase):
         return_recv_hook: bool,
         out: Optional[Any],
     ) -> Tuple[Any, EventOverlap, Optional[Callable[[], None]]]:
-        hidden = handle.hidden
         exchange, arrays = handle.exchange, self._arrays(x)
         with self._call(arrays, None, async_finish, x, topk_idx, topk_weights, out) as call:
             weights = arrays.take(topk_weights, "topk_weights", "float32")
-            num_rows, lends = x.shape[0] * x.shape[1], False
             if exchange.is_gone:
                 exchange = self._move(arrays, handle, topk_idx, self._loose_rows if zero_copy else x, call)
-                rows = exchange.memory.expert_outputs
+                rows, awaits = exchange.memory.expert_outputs, False
             else:
                 exchange = self._open_low_latency(exchange, handle, topk_idx, call)
-                rows = exchange.memory.expert_outputs
-                lends = not (zero_copy or return_recv_hook) and self._lends_masked_rows(exchange, num_rows)
-                if lends:
-                    rows = exchange.offer(arrays.copy_if_strided(x), call.stream)
-                elif not zero_copy:
-                    rows = exchange.store(arrays.copy_if_strided(x), call.stream)
-            combined = arrays.empty((topk_idx.shape[0], hidden), "bfloat16") if out is None else out
+                awaits = not return_recv_hook and self._awaits_readers(exchange)
+                rows = self._give_rows(exchange, x, zero_copy, awaits, out, call)
+            combined = out
+            if out is None:
+                combined = arrays.empty((topk_idx.shape[0], handle.hidden), "bfloat16")
+            elif awaits and overlap(arrays, out, rows):
+                combined = arrays.empty(arrays.take(out, "out", "bfloat16").shape, "bfloat16")
             waits = self._rank_waits(arrays, wait_stats)
-            hook = None
-            if return_recv_hook:
-                exchange.ep.combine_async(exchange.rank, rows, stream=call.stream)
-                exchange.state = "returned"
+            summed = dict(out=combined, rank_wait_ns=waits.of_members)
 
-                def finish(stream: Any) -> None:
-                    exchange.ep.combine_wait(
-                        exchange.rank, None, weights, out=combined, rank_wait_ns=waits.of_members, stream=stream
-                    )
-                    exchange.state = "closed"
-                    exchange.check_if_waiting()
-                    waits.complete()
-
-                hook = self._hook(exchange, finish)
-            else:
-                exchange.ep.combine(
-                    exchange.rank,
-                    rows,
-                    None,
-                    weights,
-                    out=combined,
-                    rank_wait_ns=waits.of_members,
-                    awaits_readers=lends,
-                    stream=call.stream,
-                )
-                exchange.state = "closed"
+            def complete() -> None:
                 exchange.check_if_waiting()
                 waits.complete()
+
+            def finish(stream: Any) -> None:
+                exchange.enqueue("combine_wait", "closed", None, weights, **summed, stream=stream)
+                complete()
+
+            hook = None
+            if return_recv_hook:
+                hook = self._hook(exchange, finish)
+                exchange.enqueue("combine_async", "returned", rows, stream=call.stream)
+                if arrays.is_host:  # x has been copied when this returns
+                    exchange.check()
+            else:
+                exchange.enqueue(
+                    "combine", "closed", rows, None, weights, **summed, awaits_readers=awaits, stream=call.stream
+                )
+                complete()
+            if out is not None and combined is not out:
+                out[:] = combined
+                combined = out
         if async_finish:
             self._hand_over(async_finish, combined)
         return combined, call.event, hook
 
-    def _lends_masked_rows(self, exchange: Exchange, num_rows: int) -> bool:
-        """Whether peers may read x where it is, which makes a combine end when all of them have read. The answer is the same
-        on all ranks. With a hook, and where ranks may end in the middle, the caller has x back earlier."""
-        may_open = self.opens_memory and self.group_size > 1 and not exchange.arrays.is_host
-        return may_open and self._survivors is None and num_rows == len(exchange.outputs)
+    def _awaits_readers(self, exchange: Exchange) -> bool:
+        """Whether a combine without a hook ends when all ranks have read its rows. The answer is the same on all ranks,
+        whatever memory the rows lie in on each of them. With enable_shrink a rank may end before it has read."""
+        return self._survivors is None and not exchange.has_wire
+
+    def _give_rows(
+        self, exchange: Exchange, x: Any, zero_copy: bool, awaits: bool, out: Optional[Any], call: Call
+    ) -> Any:
+        """Brings the rows to where peers read them, and returns them there. They are x itself only if the combine awaits
+        its readers."""
+        arrays, outputs = exchange.arrays, exchange.memory.expert_outputs
+        if zero_copy:
+            rows = outputs
+        elif awaits and self._opens(exchange) and x.shape[0] * x.shape[1] == len(exchange.outputs):
+            rows = exchange.offer(arrays.copy_if_strided(x), call.stream)
+        else:
+            rows = exchange.store(arrays.copy_if_strided(x), call.stream)
+        if awaits or out is None or not overlap(arrays, out, rows):
+            return rows
+        # Peers may still read when this rank has its sums.
+        if rows.data_ptr == outputs.data_ptr:
+            raise ValueError(
+                "out lies in the combine buffer, which peers may still read when a combine with a hook, or with "
+                "enable_shrink, writes its sums; out must be other memory"
+            )
+        exchange.ep.store_expert_rows(exchange.rank, arrays.copy_if_strided(x), stream=call.stream)
+        return outputs
 
     def _move(self, arrays: Any, handle: LowLatencyHandle, topk_idx: Any, x: Any, call: Call) -> Exchange:
         """Opens a step of the ranks that are left, with the layout of a handle from before, and brings x there: rows of
@@ -364,10 +375,9 @@ class LowLatencyMode(BufferBase):
         exchange.begin(self._new_layout())
         step = ReceivedRows(exchange, self.group_size, self._members, num_max, True)
         nothing = arrays.full((len(ids), hidden), 0, "bfloat16")
-        exchange.ep.dispatch(
-            exchange.rank, nothing, ids, source_ranges=step.ranges_of_members, stream=call.stream
+        self._enqueue_in_turn(
+            exchange, "dispatch", "open", nothing, ids, source_ranges=step.ranges_of_members, stream=call.stream
         )
-        exchange.state = "open"
         exchange.check()
         step.complete(None, None, None)
         outputs = masked(exchange, exchange.outputs, self.group_size * num_max)
@@ -412,104 +422,12 @@ class LowLatencyMode(BufferBase):
                 self.low_latency_update_mask_buffer(rank, False)
 
 
-def masked(exchange: Exchange, rows: Any, num_rows: int) -> Any:
-    """(all rows, ..) as (local experts, num_rows, ..)."""
-    num_local = len(exchange.counts)
-    return rows.reshape(num_local, len(rows) // num_local, *rows.shape[1:])[:, :num_rows]
-
-
-class RankWaits:
-    """What a call adds its waits for each rank to: the caller's stats, or zeros where a kernel cannot write, ranks are
-    masked, or the call may have to be repeated, since a rank may end in it."""
-
-    def __init__(self, arrays: Any, stats: Any, members: List[int], may_repeat: bool):
-        self._arrays, self._stats, self._members = arrays, stats, members
-        self.of_members = stats
-        if stats is not None and (may_repeat or arrays.pointer(stats) % 16):
-            self.of_members = arrays.full((len(members),), 0, "int64")
-
-    def complete(self) -> None:
-        """Behind the call; a hook may be called on another stream."""
-        if self.of_members is self._stats:
-            return
-        self._arrays.use_here(self.of_members)
-        if len(self._members) == len(self._stats):
-            self._stats += self.of_members
-        else:
-            self._stats[self._members] += self.of_members
-
-
-class ReceivedRows:
-    """What a dispatch returns, over the memory of its Exchange, made once. Where ranks may be masked, which needs the
-    ranges behind the end of a world, dispatch writes them; else they are made when somebody looks at the handle's."""
-
-    def __init__(self, exchange: Exchange, num_ranks: int, members: List[int], num_max: int, has_ranges: bool):
-        self._exchange, self._num_max, self._num_rows = exchange, num_max, num_ranks * num_max
-        self._hidden, self._members = exchange.outputs.shape[1], tuple(members)
-        num_local, arrays = len(exchange.counts), exchange.arrays
-        self.ranges_of_members = arrays.empty((num_local, len(members)), "int64") if has_ranges else None
-        self.ranges = self.ranges_of_members
-        if has_ranges and len(members) < num_ranks:
-            self.ranges = arrays.full((num_local, num_ranks), 0, "int64")
-        self._src_info = masked(exchange, exchange.src_info, self._num_rows)[:, :, 0]
-        self.rows = masked(exchange, exchange.rows, self._num_rows)
-        if exchange.scales is not None:
-            self.rows = (self.rows, self._scale_words())
-
-    def handle(self, num_experts: int) -> LowLatencyHandle:
-        exchange, layout = self._exchange, self._exchange.layout
-        ranges = self.ranges if self.ranges is not None else lambda: self._find_ranges(layout)
-        return LowLatencyHandle(
-            (self._src_info, ranges, self._num_max, self._hidden, num_experts, exchange, layout, self._members)
+def check_stats(name: str, stats: Any, length: int, of_what: str, expected: str) -> None:
+    if stats is None:
+        return
+    dtype = str(stats.dtype).split(".")[-1]
+    if tuple(stats.shape) != (length,) or dtype != expected:
+        raise ValueError(
+            f"{name} has shape {tuple(stats.shape)} and dtype {dtype}; it must be ({length},), the number of "
+            f"{of_what}, of {expected}"
         )
-
-    def _find_ranges(self, layout: int) -> Any:
-        """Waits for the dispatch."""
-        exchange, arrays = self._exchange, self._exchange.arrays
-        if exchange.layout != layout or exchange.num_reopened or exchange.is_gone:
-            raise ValueError(
-                "the handle's layout range is valid until the dispatch after the next, or a second combine"
-            )
-        exchange.settle()
-        first_rows, counts = exchange.ep.source_row_offsets(exchange.rank), arrays.tolist(exchange.counts)
-        num_ranks, rows_per_expert = len(self._members), len(exchange.rows) // len(counts)
-        ranges = []
-        for local, count in enumerate(counts):
-            begin = local * rows_per_expert
-            rows = [*first_rows[local * num_ranks : (local + 1) * num_ranks], begin + count]
-            ranges.append([(row - begin) << 32 | (after - row) for row, after in zip(rows, rows[1:])])
-        return arrays.from_list(ranges, "int64")
-
-    def totals_for(self, stats: Any) -> Any:
-        """What dispatch adds the counts to: stats, or zeros where a kernel cannot write, or the call may have to be
-        repeated, since a rank may end in it."""
-        arrays = self._exchange.arrays
-        if stats is not None and (self.ranges_of_members is not None or arrays.pointer(stats) % 16):
-            return arrays.full((len(stats),), 0, "int32")
-        return stats
-
-    def make_float_scales(self) -> Any:
-        shape = (len(self._exchange.counts), self._num_rows, self._hidden // SCALE_GROUP)
-        return self._exchange.arrays.empty(shape, "float32")
-
-    def _scale_words(self) -> Any:
-        """(scales, all rows) as (local experts, rows, scales), without a copy."""
-        words, num_local = self._exchange.scales, len(self._exchange.counts)
-        num_rows = len(self._exchange.rows)
-        by_expert = words[:, :num_rows].reshape(len(words), num_local, num_rows // num_local)
-        return self._exchange.arrays.permuted(by_expert, 1, 2, 0)[:, : self._num_rows]
-
-    def complete(self, stats: Any, totals: Any, float_scales: Any) -> None:
-        """Behind the dispatch: what its kernels do not write."""
-        arrays = self._exchange.arrays
-        if totals is not stats:
-            stats += totals
-        if self.ranges is not self.ranges_of_members:
-            for number, rank in enumerate(self._members):
-                self.ranges[:, rank] = self.ranges_of_members[:, number]
-        if float_scales is None:
-            return
-        # An exponent is the upper bits of a float32.
-        octets = arrays.bits(arrays.copy(self._scale_words()), "uint8")
-        exponents = arrays.cast(octets, "int32")[..., : float_scales.shape[2]] << 23
-        float_scales[:] = arrays.bits(arrays.copy(exponents), "float32")

@@ -8,78 +8,10 @@ import functools
 import os
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from ._deep_ep import SCALE_GROUP, Config, EventOverlap, Exchange, Handle, check_tokens, not_here
+from ._deep_ep import SCALE_GROUP, Config, EventOverlap, Exchange, Handle, Routing, check_tokens, not_here
 from ._deep_ep_base import BufferBase, Call, in_one_thread
+from ._deep_ep_outputs import Wanted, narrow, prefix_matrix, widen
 from .errors import FailedPrecondition, ResourceExhausted
-
-
-class Wanted:
-    """What a dispatch writes beside rows."""
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        routed: Handle,
-        num_ranks: int,
-        has_choices: bool,
-        has_handle: bool,
-        num_worst_tokens: int,
-    ):
-        arrays = exchange.arrays
-        self.num_rows = routed.num_recv_tokens  # None: the host waits for it
-        if num_worst_tokens:
-            self.num_rows = num_worst_tokens
-            if num_worst_tokens > exchange.rows_per_set:
-                raise ValueError(
-                    f"num_worst_tokens is {num_worst_tokens}; at most {exchange.rows_per_set} tokens can arrive"
-                )
-        elif has_handle and self.num_rows is None:
-            self.num_rows = len(routed.recv_src_idx)
-        self.experts = self.weights = self.totals = self.ranges = None
-        if has_choices:
-            shape = (exchange.rows_per_set, routed.ids.shape[1])
-            self.experts, self.weights = arrays.empty(shape, "int32"), arrays.empty(shape, "float32")
-            if num_worst_tokens:  # rows that do not come
-                self.experts[:], self.weights[:] = -1, 0
-        if not has_handle:
-            self.ranges = arrays.empty((1, num_ranks), "int64")
-        if self.num_rows is None:
-            self.totals = arrays.full((1 + routed.num_experts // num_ranks,), 0, "int32")
-
-    def outputs(self) -> Dict[str, Any]:
-        return dict(
-            row_experts=self.experts,
-            row_weights=self.weights,
-            source_ranges=self.ranges,
-            expert_totals=self.totals,
-        )
-
-
-def _prefix_matrix(arrays: Any, ranges: Any, rank: int) -> Any:
-    num_ranks = ranges.shape[1]
-    arrays.use_here(ranges)  # somebody looks at it at any time, on any stream
-    matrix = arrays.full((num_ranks, num_ranks), 0, "int32")
-    matrix[:, rank] = (ranges[0] & 0xFFFFFFFF).cumsum(0)
-    return matrix
-
-
-def _widen(arrays: Any, scales: Any, num_columns: int) -> Any:
-    """Scales as float32, as many for each token as the format has. They are only moved, so their bits may mean anything."""
-    if scales.shape[1:] == (num_columns,):
-        return arrays.bits(scales, "float32")
-    wide = arrays.full((len(scales), num_columns), 0, "float32")
-    words = scales if len(scales.shape) == 2 else scales[:, None]
-    arrays.bits(wide, "int32")[:, : words.shape[1]] = arrays.bits(words, "int32")
-    return wide
-
-
-def _narrow(arrays: Any, wide: Any, given: Any) -> Any:
-    """The other way round: scales like those that were given."""
-    dtype = str(given.dtype).split(".")[-1]
-    if given.shape[1:] == wide.shape[1:]:
-        return wide if dtype == "float32" else arrays.bits(wide, dtype)
-    words = arrays.copy(wide[:, 0] if len(given.shape) == 1 else wide[:, : given.shape[1]])
-    return arrays.bits(words, dtype)
 
 
 class NormalMode(BufferBase):
@@ -137,23 +69,23 @@ class NormalMode(BufferBase):
         if len(self._members) < self.group_size:
             raise not_here("normal mode where ranks are masked", "use low latency, or make a new Buffer")
 
-    def _reserve(self, num_tokens: int, row_bytes: int, num_worst_tokens: int, handle: Optional[Handle]) -> bool:
+    def _reserve(self, num_tokens: int, row_bytes: int, num_worst_tokens: int, is_cached: bool) -> bool:
         """Makes room for the tokens of every rank as far as all ranks know of it. Returns False if this rank has more
         tokens than there is room for, of which the others do not know."""
         self._check_all_are_members()
         known = self.max_tokens_per_rank or -(-num_worst_tokens // self.group_size)
-        if handle is not None:
+        if is_cached:
             known = max(known, num_tokens if self._capacity == 0 else 0)
         if known:
             self._make_room(known)
-        elif handle is None and self._capacity == 0:
+        elif not is_cached and self._capacity == 0:
             self._agree_on_room(num_tokens, row_bytes)
         if num_worst_tokens and num_tokens > self._capacity:
             raise ValueError(
                 f"num_worst_tokens is {num_worst_tokens}, which makes room for {self._capacity} tokens of each of the "
                 f"{self.group_size} ranks, and rank {self.rank} has {num_tokens}; set Buffer.max_tokens_per_rank"
             )
-        return handle is not None or self._is_capturing or num_tokens <= self._capacity
+        return is_cached or self._is_capturing or num_tokens <= self._capacity
 
     def _agree_on_room(self, num_tokens: int, row_bytes: int) -> None:
         """Makes room for the tokens of the rank that has most. All ranks call this."""
@@ -241,14 +173,14 @@ class NormalMode(BufferBase):
         previous_event: Optional[EventOverlap] = None,
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
-    ) -> Tuple[Any, Optional[Any], Optional[Any], List[int], Any, EventOverlap]:
+    ) -> Tuple[Any, Optional[Any], Optional[Any], Optional[List[int]], Optional[Handle], EventOverlap]:
         """Sends each token once to every rank that holds one of its experts. x is bfloat16, (tokens, hidden), or a pair of
         fp8 (e4m3) and scales, (tokens, hidden / 128) of float32, or fewer columns, or int32, which are moved as they are.
-        Returns what arrived, by source rank and token: x,
-        ids as local numbers (-1: an expert of another rank), weights, the tokens of each local expert (rounded up to
-        expert_alignment), a handle and an event. With a handle the layout is that of its dispatch, and ids, weights and
-        the list are left out. num_worst_tokens: the arrays have so many rows, the last ones with ids of -1, the list is
-        empty, and the host does not wait; nor does it with a handle."""
+        Returns what arrived, by source rank and token: x, ids as local numbers (-1: an expert of another rank),
+        weights, the tokens of each local expert (rounded up to expert_alignment), a handle and an event. With a handle
+        the layout is that of its dispatch, and ids, weights, the list and the handle that are returned are None.
+        num_worst_tokens: the arrays have so many rows, the last ones with ids of -1, the list is empty, and the host does
+        not wait; nor does it with a handle."""
         tokens, scales = x if isinstance(x, tuple) else (x, None)
         arrays = self._arrays(tokens)
         check_tokens(
@@ -260,41 +192,47 @@ class NormalMode(BufferBase):
             given = scales
             if scales is not None:
                 taken = arrays.take(scales, "the scales", "float32", "int32")
-                scales = _widen(arrays, taken, tokens.shape[1] // SCALE_GROUP)
+                scales = widen(arrays, taken, tokens.shape[1] // SCALE_GROUP)
             num_experts = 0 if num_tokens_per_expert is None else len(num_tokens_per_expert)
-            routed = handle or self._route(arrays, is_token_in_rank, topk_idx, topk_weights, num_experts)
+            if handle is None:
+                routed = self._route(arrays, is_token_in_rank, topk_idx, topk_weights, num_experts)
+            else:
+                routed = handle.routing
+            has_choices, is_cached, may_lend = topk_idx is not None, handle is not None, not async_finish
             received = None
             while received is None:
                 received = self._try_dispatch(
-                    call, tokens, scales, routed, topk_idx is not None, num_worst_tokens, handle, config, not async_finish
+                    call, tokens, scales, routed, has_choices, num_worst_tokens, is_cached, config, may_lend
                 )
-            rows, ids, weights, listed, routed = received
+            rows, ids, weights, listed, new_handle = received
             if given is not None:
-                rows = (rows[0], _narrow(arrays, rows[1], given))
+                rows = (rows[0], narrow(arrays, rows[1], given))
             if handle is None and topk_idx is None and not num_worst_tokens:
                 listed = self._expert_list(arrays, num_tokens_per_expert)
-        listed = [-(-num // expert_alignment) * expert_alignment for num in listed]
         self._hand_over(async_finish, *(rows if isinstance(rows, tuple) else (rows,)), ids, weights)
-        return rows, ids, weights, listed, routed, call.event
+        if handle is not None:
+            return rows, None, None, None, None, call.event
+        listed = [-(-num // expert_alignment) * expert_alignment for num in listed]
+        return rows, ids, weights, listed, new_handle, call.event
 
     def _try_dispatch(
         self,
         call: Call,
         tokens: Any,
         scales: Any,
-        routed: Handle,
+        routed: Routing,
         has_choices: bool,
         num_worst_tokens: int,
-        handle: Optional[Handle],
+        is_cached: bool,
         config: Optional[Config],
         may_lend: bool,
-    ) -> Optional[Tuple[Any, Any, Any, List[int], Handle]]:
+    ) -> Optional[Tuple[Any, Any, Any, List[int], Optional[Handle]]]:
         """Returns None if a rank has called the step off, since there was no room for its tokens; now there is."""
         arrays, top_k = self._arrays(tokens), routed.ids.shape[1]
         row_bytes = tokens.shape[1] * tokens.itemsize + 4 * top_k
-        has_room = self._reserve(len(tokens), row_bytes, num_worst_tokens, handle)
+        has_room = self._reserve(len(tokens), row_bytes, num_worst_tokens, is_cached)
         exchange = self._rows_exchange(arrays, tokens.shape[1], scales is not None, routed.num_experts, top_k, config)
-        wanted = Wanted(exchange, routed, self.group_size, has_choices, handle is not None, num_worst_tokens)
+        wanted = Wanted(exchange, routed, self.group_size, has_choices, is_cached, num_worst_tokens)
         try:
             if has_room:
                 self._send(exchange, call, tokens, scales, routed, wanted.outputs(), may_lend)
@@ -312,11 +250,10 @@ class NormalMode(BufferBase):
 
     def _call_off(self, exchange: Exchange, call: Call) -> None:
         exchange.begin(self._new_layout())
-        exchange.ep.call_off_step(self.rank, stream=call.stream)
-        exchange.state = "open"  # until the step has been reported
+        exchange.enqueue("call_off_step", "open", stream=call.stream)  # until the step has been reported
         exchange.ep.synchronize(self.rank)  # raises what the other ranks are told
 
-    def _route(self, arrays: Any, in_rank: Any, topk_idx: Any, topk_weights: Any, num_experts: int) -> Handle:
+    def _route(self, arrays: Any, in_rank: Any, topk_idx: Any, topk_weights: Any, num_experts: int) -> Routing:
         """Where tokens go, by ids and weights as they were given."""
         in_rank = arrays.take(in_rank, "is_token_in_rank", "bool")
         if topk_idx is None:
@@ -326,8 +263,7 @@ class NormalMode(BufferBase):
         else:
             ids = arrays.copy_if_strided(arrays.take(topk_idx, "topk_idx", "int64"))
             weights = arrays.copy_if_strided(arrays.take(topk_weights, "topk_weights", "float32"))
-        none = self._no_matrix(arrays)
-        return Handle(None, none, none, None, in_rank, none, ids, weights, num_experts, None, self._new_layout(), {})
+        return Routing(ids, weights, in_rank, num_experts, self._new_layout(), {})
 
     def _no_matrix(self, arrays: Any) -> Any:
         """In the place of DeepEP's matrices of channels, of which there are none."""
@@ -341,14 +277,15 @@ class NormalMode(BufferBase):
         call: Call,
         tokens: Any,
         scales: Any,
-        routed: Handle,
+        routed: Routing,
         outputs: Dict[str, Any],
         may_lend: bool,
     ) -> None:
         exchange.begin(routed.layout)
         exchange.choose_set(may_lend)
-        exchange.ep.dispatch(
-            self.rank,
+        exchange.enqueue(
+            "dispatch",
+            "open",
             tokens,
             routed.ids,
             routed.weights,
@@ -357,13 +294,12 @@ class NormalMode(BufferBase):
             stream=call.stream,
             **outputs,
         )
-        exchange.state = "open"
         exchange.check()
         self._note_use(exchange)
 
     def _receive(
-        self, exchange: Exchange, routed: Handle, wanted: "Wanted", may_lend: bool
-    ) -> Tuple[Any, Any, Any, List[int], Handle]:
+        self, exchange: Exchange, routed: Routing, wanted: Wanted, may_lend: bool
+    ) -> Tuple[Any, Any, Any, List[int], Optional[Handle]]:
         """Does what it can while the dispatch runs, before the host waits for the number of rows: for as many as could
         have come."""
         arrays, first_row, listed = exchange.arrays, exchange.first_row, []
@@ -371,7 +307,7 @@ class NormalMode(BufferBase):
         most = exchange.rows_per_set if num_rows is None else num_rows
         ids = None if wanted.experts is None else arrays.cast(wanted.experts[:most], "int64")
         lent = exchange.lend() if may_lend and not self.shares_rows else None
-        is_new, sources = routed.recv_src_idx is None, routed.recv_src_idx
+        is_new, handle = routed.recv_src_idx is None, None
         if is_new:
             sources = arrays.copy(exchange.src_info[first_row : first_row + most, 0])
             routed = routed._replace(ids=arrays.cast(routed.ids, "int32"), weights=arrays.copy(routed.weights))
@@ -380,15 +316,16 @@ class NormalMode(BufferBase):
             exchange.ep.poll(self.rank)
         if is_new:
             known = None if wanted.totals is None else num_rows
-            made = functools.partial(_prefix_matrix, arrays, wanted.ranges, self.rank)
-            routed = routed._replace(num_recv_tokens=known, recv_src_idx=sources[:num_rows], rank_prefix_matrix=made)
+            routed = routed._replace(num_recv_tokens=known, recv_src_idx=sources[:num_rows])
+            make_matrix = functools.partial(prefix_matrix, arrays, wanted.ranges, self.rank)
+            handle = Handle.of(routed, make_matrix, self._no_matrix(arrays))
         parts = [part[:num_rows] for part in (exchange.last_set() if lent is None else lent)]
         if lent is None and not self.shares_rows:
             parts = [arrays.copy(part) for part in parts]
         rows = parts[0] if len(parts) == 1 else tuple(parts)
         if ids is None:
-            return rows, None, None, [], routed
-        return rows, ids[:num_rows], wanted.weights[:num_rows], listed, routed
+            return rows, None, None, [], handle
+        return rows, ids[:num_rows], wanted.weights[:num_rows], listed, handle
 
     def _expert_list(self, arrays: Any, per_expert: Any) -> List[int]:
         """Without ids only the ranks together know how many tokens each expert has."""
@@ -419,25 +356,25 @@ class NormalMode(BufferBase):
         and returns the sum over the ranks of each token, in fp32 and rounded once, plus bias, one or two of (tokens,
         hidden); and the sum of topk_weights, (received, top_k), if given."""
         arrays = self._arrays(x)
-        num_rows = handle.num_recv_tokens or 0
+        routing = handle.routing
+        num_rows = routing.num_recv_tokens or 0
         if len(x.shape) != 2 or len(x) < num_rows:
             raise ValueError(f"x has shape {tuple(x.shape)}; it must be (at least {num_rows} rows, hidden)")
         biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
         with self._call(arrays, previous_event, async_finish, x, topk_weights, *biases) as call:
             rows = arrays.copy_if_strided(arrays.take(x, "x", "bfloat16"))
-            exchange = self._open_for(arrays, handle, rows.shape[1], config, call)
-            lends = self._lends_rows(exchange)
+            exchange = self._open_for(arrays, routing, rows.shape[1], config, call)
+            awaits = self._awaits_rows(exchange)
             given = None
             if len(rows):
-                is_whole = len(rows) >= self._num_rows(handle)
-                given = (exchange.offer if lends and is_whole else exchange.store)(rows, call.stream)
-            combined = arrays.empty((len(handle.ids), rows.shape[1]), "bfloat16")
-            exchange.ep.combine(self.rank, given, out=combined, awaits_readers=lends, stream=call.stream)
-            exchange.state = "closed"
+                lends = awaits and self._opens(exchange) and len(rows) >= self._num_rows(routing)
+                given = (exchange.offer if lends else exchange.store)(rows, call.stream)
+            combined = arrays.empty((len(routing.ids), rows.shape[1]), "bfloat16")
+            exchange.enqueue("combine", "closed", given, out=combined, awaits_readers=awaits, stream=call.stream)
             exchange.check()
             sums = None
             if topk_weights is not None:
-                sums = self._combine_weights(arrays, handle, topk_weights, call)
+                sums = self._combine_weights(arrays, routing, topk_weights, call)
             if biases:
                 total = arrays.cast(combined, "float32")
                 for one in biases:
@@ -451,63 +388,61 @@ class NormalMode(BufferBase):
         """Returns memory for the rows of a combine of the handle, (received, hidden) of bfloat16, which combine then reads
         where they are. DeepEP has none. It may be written behind what is on the current stream, and is the buffer's: the
         next dispatch or combine takes it back."""
-        arrays = self._arrays(handle.ids)
+        arrays = self._arrays(handle.routing.ids)
         with self._call(arrays, None, False) as call:
-            exchange = self._open_for(arrays, handle, hidden, None, call)
+            exchange = self._open_for(arrays, handle.routing, hidden, None, call)
         exchange.gave_outputs = True
-        return exchange.outputs[: self._num_rows(handle)]
+        return exchange.outputs[: self._num_rows(handle.routing)]
 
     @staticmethod
-    def _num_rows(handle: Handle) -> int:
+    def _num_rows(routing: Routing) -> int:
         """That combine reads, at most."""
-        return len(handle.recv_src_idx) if handle.num_recv_tokens is None else handle.num_recv_tokens
+        return len(routing.recv_src_idx) if routing.num_recv_tokens is None else routing.num_recv_tokens
 
-    def _lends_rows(self, exchange: Exchange) -> bool:
-        """Whether peers may read x where it is. The answer is the same on all ranks, whatever each of them finds x in:
-        such a combine ends when all of them have read."""
+    def _awaits_rows(self, exchange: Exchange) -> bool:
+        """Whether combine ends when all ranks have read its rows, so that peers may read x where it is. The answer is
+        the same on all ranks, whatever memory x lies in on each of them."""
         is_shared = self.shares_rows or exchange.gave_outputs
-        return self.opens_memory and self.group_size > 1 and not exchange.arrays.is_host and not is_shared
+        return self.group_size > 1 and not exchange.arrays.is_host and not is_shared and not exchange.has_wire
 
     def _open_for(
-        self, arrays: Any, handle: Handle, hidden: int, config: Optional[Config], call: Call
+        self, arrays: Any, routing: Routing, hidden: int, config: Optional[Config], call: Call
     ) -> Exchange:
         """An Exchange with the handle's layout, ready for its combine: the last one that had it, else a dispatch of
         nothing with the same layout."""
         for exchange in reversed(self._used):
-            is_like = exchange.layout == handle.layout and exchange.is_captured == self._is_capturing
+            is_like = exchange.layout == routing.layout and exchange.is_captured == self._is_capturing
             if is_like and exchange.outputs.shape[1] == hidden:
                 exchange.reopen(call.stream)
                 return exchange
-        self._reserve(len(handle.ids), 0, 0, handle)
-        exchange = self._rows_exchange(arrays, hidden, False, handle.num_experts, handle.ids.shape[1], config)
-        nothing = arrays.full((len(handle.ids), hidden), 0, "bfloat16")
-        self._send(exchange, call, nothing, None, handle, {}, False)
+        self._reserve(len(routing.ids), 0, 0, True)
+        exchange = self._rows_exchange(arrays, hidden, False, routing.num_experts, routing.ids.shape[1], config)
+        nothing = arrays.full((len(routing.ids), hidden), 0, "bfloat16")
+        self._send(exchange, call, nothing, None, routing, {}, False)
         return exchange
 
-    def _combine_weights(self, arrays: Any, handle: Handle, topk_weights: Any, call: Call) -> Any:
+    def _combine_weights(self, arrays: Any, routing: Routing, topk_weights: Any, call: Call) -> Any:
         """The bits of the weights travel as rows of two-byte elements, and come back as they are."""
         weights = arrays.take(topk_weights, "topk_weights", "float32")
         top_k = weights.shape[1]
         width = -(-2 * top_k // 8) * 8
         exchange = self._weights_exchange(arrays, width)
-        ids = handle.made.get("ranks")
+        ids = routing.made.get("ranks")
         if ids is None:
-            ids = arrays.cast(arrays.where(handle.is_token_in_rank, arrays.arange(self.group_size), -1), "int32")
+            ids = arrays.cast(arrays.where(routing.is_token_in_rank, arrays.arange(self.group_size), -1), "int32")
             if not self._is_capturing:  # else they exist when the graph is replayed
-                handle.made["ranks"] = ids
-        if exchange.layout == handle.layout:
+                routing.made["ranks"] = ids
+        if exchange.layout == routing.layout:
             exchange.reopen(call.stream)
         else:
-            exchange.begin(handle.layout)
+            exchange.begin(routing.layout)
             nothing = arrays.full((len(ids), width), 0, "bfloat16")
-            exchange.ep.dispatch(self.rank, nothing, ids, stream=call.stream)
-            exchange.state = "open"
+            exchange.enqueue("dispatch", "open", nothing, ids, stream=call.stream)
             exchange.check()
-        num_rows = len(weights) if handle.num_recv_tokens is None else handle.num_recv_tokens
+        num_rows = len(weights) if routing.num_recv_tokens is None else routing.num_recv_tokens
         arrays.bits(exchange.outputs, "float32")[:num_rows, :top_k] = weights[:num_rows]
         by_rank = arrays.empty((len(ids), self.group_size, width), "bfloat16")
-        exchange.ep.combine(self.rank, None, ids, out=by_rank, reduction="unreduced", stream=call.stream)
-        exchange.state = "closed"
+        exchange.enqueue("combine", "closed", None, ids, out=by_rank, reduction="unreduced", stream=call.stream)
         exchange.check()
         return arrays.bits(by_rank, "float32")[:, :, :top_k].sum(1)
 

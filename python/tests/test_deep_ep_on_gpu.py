@@ -27,9 +27,8 @@ def begin(group):
     return buffer, rows.clone(), handle, x.float() * layout[3].sum(1, keepdim=True)
 
 
-def is_lent(buffer, rows):
-    """Whether the others have opened what the rows lie in."""
-    exchange = buffer._used[-1]
+def is_lent(exchange, rows):
+    """Whether the others have opened what the rows lie in, of an open step."""
     return exchange.ep.offer_expert_rows(exchange.rank, rows, is_whole=True, stream="current")
 
 
@@ -45,10 +44,12 @@ def combine_the_callers_memory(group):
         if given is not held[i % 3]:
             given.zero_()
         assert torch.equal(output[0], (expected * scale).bfloat16()), i
-    assert all(is_lent(buffer, one) for one in held)
+    exchange = buffer._used[-1]
+    exchange.reopen(torch.cuda.current_stream().cuda_stream)  # all ranks do
+    assert all(is_lent(exchange, one) for one in held)
     # Rows of which only a part is given are copied, and so are those of a rank that may not lend.
     assert torch.equal(buffer.combine(rows[: len(rows)], handle)[0], expected.bfloat16())
-    buffer.opens_memory = False
+    buffer.opens_memory = group.rank() > 0
     assert torch.equal(buffer.combine(rows, handle)[0], expected.bfloat16())
     buffer.destroy()
 
@@ -89,37 +90,51 @@ def test_rows_are_read_where_they_are(function):
 
 
 def combine_low_latency(group):
-    """Rows of the caller's own memory, of which each combine must have read all when it ends."""
-    torch.manual_seed(group.rank())
+    """Rows of which each combine must have read all when it ends. Rank 0 has its sums long before rank 1 has read."""
+    rank, n_ranks = group.rank(), group.size()
+    num_experts, num_tokens, most = 4 * n_ranks, (1, 512, 0)[rank], 512
+    torch.manual_seed(rank)
     buffer = deep_ep.Buffer(group, low_latency_mode=True)
-    x = torch.randn(TOKENS, HIDDEN, device="cuda").bfloat16()
-    ids = torch.rand(TOKENS, EXPERTS, device="cuda").topk(TOP_K, -1).indices
-    weights = torch.full((TOKENS, TOP_K), 1.0, device="cuda")
+    x = torch.randn(num_tokens, HIDDEN, device="cuda").bfloat16()
+    ids = torch.rand(num_tokens, num_experts, device="cuda").topk(TOP_K, -1).indices
+    weights = torch.full((num_tokens, TOP_K), 1.0, device="cuda")
     expected = x.float() * TOP_K
-    held = torch.empty(EXPERTS // RANKS, RANKS * TOKENS, HIDDEN, dtype=torch.bfloat16, device="cuda")
+    held = torch.empty(4, n_ranks * most, HIDDEN, dtype=torch.bfloat16, device="cuda")
     used = []
     for i in range(24):
-        rows, _, handle, _, _ = buffer.low_latency_dispatch(x, ids, TOKENS, EXPERTS, use_fp8=False)
-        is_mixed = i % 8 == 7
+        rows, _, handle, _, _ = buffer.low_latency_dispatch(x, ids, most, num_experts, use_fp8=False)
+        is_mixed, has_hook, has_out = i % 8 == 7, i % 5 == 4, i % 8 == 5
         scale = 1 if is_mixed else 2 ** (i % 3)
         torch.mul(rows, scale, out=held)
-        given = rows if is_mixed and group.rank() else held  # a rank may give what the dispatch returned
-        output, _, hook = buffer.low_latency_combine(
-            given, ids, weights, handle, async_finish=i % 4 == 0, return_recv_hook=i % 5 == 4
+        # A rank decides for itself where its rows are.
+        given, zero_copy = rows if is_mixed and rank else held, i % 8 == 3 and rank == 0
+        if zero_copy:
+            given = buffer.get_next_low_latency_combine_buffer(handle)
+            given.copy_(held)
+        output, event, hook = buffer.low_latency_combine(
+            given,
+            ids,
+            weights,
+            handle,
+            zero_copy=zero_copy,
+            async_finish=i % 4 == 0,
+            return_recv_hook=has_hook,
+            out=given[-1, :num_tokens] if has_out else None,
         )
-        if i % 5 != 4 and i % 4:  # with a hook the rows were copied, and stay where peers look for them
-            held.zero_()
+        event.current_stream_wait()
+        if not has_hook and not has_out:
+            given.zero_()
         if hook is not None:
-            held.zero_()
+            held.zero_()  # it was copied, unlike what the dispatch returned and the combine buffer
             hook()
         torch.cuda.synchronize()
         assert torch.equal(output, (expected * scale).bfloat16()), i
         used.append(handle.exchange)
-    assert all(
-        one.ep.offer_expert_rows(one.rank, held.view(-1, HIDDEN), is_whole=True, stream="current") for one in used[-2:]
-    )
+    for exchange in used[-2:]:
+        exchange.reopen(torch.cuda.current_stream().cuda_stream)  # all ranks do
+        assert is_lent(exchange, held.view(-1, HIDDEN))
     buffer.destroy()
 
 
 def test_low_latency_rows_are_read_where_they_are():
-    run(combine_low_latency, RANKS)
+    run(combine_low_latency, 3)

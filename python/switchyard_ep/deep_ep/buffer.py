@@ -7,17 +7,19 @@ from typing import Any
 from .._deep_ep import Config, EventHandle, EventOverlap, not_here
 from .._deep_ep_low_latency import LowLatencyMode
 from .._deep_ep_normal import NormalMode
+from .utils import check_nvlink_connections
 
-__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap"]
+__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap", "check_nvlink_connections"]
 
 
 class Buffer(NormalMode, LowLatencyMode):
     """DeepEP's Buffer.
 
     group is a process group of torch.distributed, or any object that has rank(), size() and all_gather(bytes) ->
-    list[bytes]. The sizes of memory are DeepEP's business and have no effect: memory grows with the largest step. All
-    ranks must make the same calls in the same order. target, which DeepEP does not have, is 'host', 'cuda' or 'auto': a GPU
-    if PyTorch has one.
+    list[bytes]; comm, if there is no group, is a communicator of mpi4py. The sizes of memory are DeepEP's business and
+    have no effect: memory grows with the largest step. All ranks must make the same calls in the same order. destroy()
+    may be called with or without explicitly_destroy. target, which DeepEP does not have, is 'host', 'cuda' or 'auto': a
+    GPU if PyTorch has one.
     """
 
     @staticmethod
