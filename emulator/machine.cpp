@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "executor.hpp"
+#include "switchyard/detail/base/fork.hpp"
 #include "weak_memory.hpp"
 
 namespace switchyard::emulator {
@@ -45,6 +46,10 @@ class Machine::Impl : public ExecutorHost {
   }
 
   ~Impl() override {
+    if (process_.is_of_parent()) {  // there is nobody to join
+      for (auto& worker : workers_) static_cast<void>(worker.release());
+      return;
+    }
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -73,6 +78,7 @@ class Machine::Impl : public ExecutorHost {
   }
 
   Status enqueue(Stream& stream, std::unique_ptr<Launch> launch) {
+    SWITCHYARD_RETURN_IF_ERROR(process_.check("a launch"));
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
     if (stream.recording) {
@@ -96,6 +102,7 @@ class Machine::Impl : public ExecutorHost {
   }
 
   void after_launches(Stream& stream, std::function<void()> action) {
+    if (process_.is_of_parent()) return;
     {
       std::lock_guard lock(mutex_);
       if (!stream.launches.empty()) {
@@ -119,6 +126,7 @@ class Machine::Impl : public ExecutorHost {
   }
 
   bool is_recording(const Stream* stream) {
+    if (process_.is_of_parent()) return false;
     std::lock_guard lock(mutex_);
     if (stream != nullptr) return stream->recording.has_value();
     return std::any_of(streams_.begin(), streams_.end(),
@@ -133,6 +141,7 @@ class Machine::Impl : public ExecutorHost {
   }
 
   Status wait_until_idle(Stream* stream) {
+    SWITCHYARD_RETURN_IF_ERROR(process_.check("a wait for a stream"));
     if (options_.mode == Mode::kSimulated) return simulate(stream);
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [&] { return failure_.ok() ? is_idle(stream) : num_abandoned_ == workers_.size(); });
@@ -321,6 +330,7 @@ class Machine::Impl : public ExecutorHost {
   }
 
   const MachineOptions options_;
+  const ProcessMark process_;
   std::mutex mutex_;
   std::mutex drive_mutex_;           // simulated mode: one caller drives
   std::condition_variable changed_;  // workers: there is mail, or an end

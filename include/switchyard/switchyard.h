@@ -13,7 +13,10 @@
  *   rank's GPU (NULL: its default stream), also one that is being captured; on the host one of
  *   switchyard_stream_create(). SWITCHYARD_RANK_STREAM is the rank's own.
  * Threads: one thread may call for all ranks, or each rank may have a thread of its own. Calls for one rank,
- *   and calls that name no rank, must not overlap with others of the same object, by whichever handle.
+ *   and calls that name no rank, must not overlap with others of the same object, by whichever handle; two
+ *   calls of a step that do are refused (SWITCHYARD_FAILED_PRECONDITION).
+ * Forks: in a fork of the process that made a world every call for it is refused, and destroying its handles
+ *   does nothing. A fork may make or join a world of its own; on CUDA, only if the parent has none.
  * Memory: pointers of a step are into the rank's memory, aligned to 16 bytes, and stay valid until it has
  *   ended; rows that were offered, until a later one has (switchyard_ep_offer_expert_rows).
  * The C++ headers say more about each call; the names are theirs (docs/c.md). */

@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "switchyard/detail/base/fork.hpp"
 #include "switchyard/status.hpp"
 #include "switchyard/types/memory_functions.hpp"
 #include "switchyard/types/target.hpp"
@@ -241,6 +242,7 @@ class Rank {
   Device& device_;
   const StreamHandle stream_;
   const KernelTable& kernels_;
+  const ProcessMark process_;
   mutable std::mutex mutex_;
   mutable std::vector<StreamHandle> made_streams_;
 };

@@ -16,11 +16,7 @@ std::set<Session*>& live_sessions() {
 }  // namespace
 
 World& WorldCore::use(const char* call) const {
-  if (generation != fork_generation())
-    raise(
-        failed_precondition("%s: this process is a fork of the one that made the world, and has none of its "
-                            "threads; make or join a world here",
-                            call));
+  need(process.check(call));
   if (is_closed) raise(failed_precondition("%s: the world has been closed", call));
   return *world;
 }
@@ -35,7 +31,7 @@ Session::Session(std::shared_ptr<WorldCore> core) : core_(std::move(core)) { liv
 // Kernels may still read what is kept.
 Session::~Session() {
   live_sessions().erase(this);
-  if (core_->generation != fork_generation()) {
+  if (core_->process.is_of_parent()) {
     new KeptByRank(std::move(kept_));
     return;
   }
@@ -101,7 +97,7 @@ void drain_sessions() {
   reap_helpers(true);
   for (Session* session : std::set<Session*>(live_sessions())) {
     const std::shared_ptr<WorldCore> core = session->core();
-    if (core->generation != fork_generation()) continue;
+    if (core->process.is_of_parent()) continue;
     (void)session->wait([core](CallerThread&) { return core->world->synchronize(); });
   }
   stop_other_threads();

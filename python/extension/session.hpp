@@ -24,7 +24,7 @@ struct WorldCore {
   std::atomic<bool> is_closed = false;
   std::atomic<bool> is_gathering =
       false;  // an all_gather() is under way, whether or not anybody waits for it
-  const uint64_t generation = fork_generation();
+  const ProcessMark process;
 
   // The world, unless it has been closed or belongs to the process that this one is a fork of.
   World& use(const char* call) const;

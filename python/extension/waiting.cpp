@@ -15,7 +15,6 @@
 namespace switchyard::python {
 namespace {
 
-std::atomic<uint64_t> g_fork_generation = 0;
 
 // Threads that ask for the GIL, having seen that the interpreter does not end.
 std::atomic<int> g_num_returning = 0;
@@ -157,11 +156,8 @@ void stop_other_threads() {
   PyEval_RestoreThread(state);
 }
 
-uint64_t fork_generation() { return g_fork_generation.load(std::memory_order_relaxed); }
-
 void install_fork_handler() {
   pthread_atfork(nullptr, nullptr, [] {
-    g_fork_generation.fetch_add(1, std::memory_order_relaxed);
     g_num_returning = 0;  // those threads are the parent's
   });
 }

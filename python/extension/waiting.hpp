@@ -9,12 +9,12 @@
 #include <memory>
 
 #include "errors.hpp"
+#include "switchyard/detail/base/fork.hpp"
 
 namespace switchyard::python {
 
-// How often this process has been forked. Threads do not survive that, so what was made before is of no use
-// in the child, not even to be destroyed.
-uint64_t fork_generation();
+// Threads do not survive a fork, so what was made before is of no use in the child, not even to be destroyed.
+using switchyard::fork_generation;
 
 template <typename T>
 struct LeakedInFork {

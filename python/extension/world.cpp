@@ -464,7 +464,7 @@ void bind_world(nb::module_& module) {
       .def(
           "close",
           [](Session& session) {
-            if (session.core()->is_closed || session.core()->generation != fork_generation()) return;
+            if (session.core()->is_closed || session.core()->process.is_of_parent()) return;
             session.synchronize();
             session.core()->is_closed = true;
           },

@@ -112,18 +112,18 @@ switchyard_status switchyard_ep_create(const switchyard_world* world, const swit
     Result<std::unique_ptr<ExpertParallel>> made = ExpertParallel::create(*world->world, wanted);
     if (!made.ok()) return made.status();
     std::shared_ptr<ExpertParallel> whole = std::move(made).value();
-    *ep = new switchyard_ep{world->world, whole, whole.get()};
+    *ep = new switchyard_ep{{}, world->world, whole, whole.get()};
     return Status();
   });
 }
 
-void switchyard_ep_destroy(switchyard_ep* ep) { delete ep; }
+void switchyard_ep_destroy(switchyard_ep* ep) { destroy(ep); }
 
 switchyard_status switchyard_ep_flight(switchyard_ep* ep, int32_t flight_idx, switchyard_ep** flight) {
   return with(ep, [&](ExpertParallel&) {
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("flight", flight));
     const Result<ExpertParallel*> found = ep->whole->flight(flight_idx);
-    if (found.ok()) *flight = new switchyard_ep{ep->world, ep->whole, found.value()};
+    if (found.ok()) *flight = new switchyard_ep{{}, ep->world, ep->whole, found.value()};
     return found.status();
   });
 }

@@ -10,14 +10,17 @@
 #include <unordered_map>
 
 #include "switchyard/attention.hpp"
+#include "switchyard/detail/base/fork.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "switchyard/grouped_matmul.hpp"
 #include "switchyard/moe_layer.hpp"
 #include "switchyard/switchyard.h"
 #include "switchyard/world.hpp"
 
-// The members of each are destroyed in the reverse order: the world goes last.
+// The members of each are destroyed in the reverse order: the world goes last. In a fork of the process that
+// made it a handle is leaked.
 struct switchyard_world {
+  switchyard::ProcessMark process{};
   struct Memory {
     std::mutex mutex;
     std::unordered_map<void*, std::pair<int, switchyard::Buffer<std::byte>>> buffers;  // with their ranks
@@ -26,19 +29,23 @@ struct switchyard_world {
   std::shared_ptr<Memory> memory;
 };
 struct switchyard_ep {
+  switchyard::ProcessMark process{};
   std::shared_ptr<switchyard::World> world;
   std::shared_ptr<switchyard::ExpertParallel> whole;
   switchyard::ExpertParallel* ep;  // that, or a flight of it
 };
 struct switchyard_attention {
+  switchyard::ProcessMark process{};
   std::shared_ptr<switchyard::World> world;
   std::unique_ptr<switchyard::Attention> attention;
 };
 struct switchyard_matmul {
+  switchyard::ProcessMark process{};
   std::shared_ptr<switchyard::World> world;
   std::unique_ptr<switchyard::GroupedMatmul> matmul;
 };
 struct switchyard_moe_layer {
+  switchyard::ProcessMark process{};
   std::shared_ptr<switchyard::World> world;
   std::shared_ptr<switchyard::MoeLayer> whole;
   switchyard::MoeLayer* layer;  // that, or a flight of it
@@ -63,6 +70,11 @@ switchyard_status guard(Function function) noexcept {
   } catch (...) {
     return report(Status(StatusCode::kInternal, "an exception of unknown type"));
   }
+}
+
+template <typename Handle>
+void destroy(Handle* handle) noexcept {
+  if (handle != nullptr && !handle->process.is_of_parent()) delete handle;
 }
 
 inline Status check_pointer(const char* name, const void* pointer) {

@@ -65,12 +65,12 @@ switchyard_status switchyard_attention_create(const switchyard_world* world, int
     AttentionShape wanted;
     SWITCHYARD_RETURN_IF_ERROR(read_shape(shape, wanted));
     Result<std::unique_ptr<Attention>> made = Attention::create(world->world->rank(rank), wanted);
-    if (made.ok()) *attention = new switchyard_attention{world->world, std::move(made).value()};
+    if (made.ok()) *attention = new switchyard_attention{{}, world->world, std::move(made).value()};
     return made.status();
   });
 }
 
-void switchyard_attention_destroy(switchyard_attention* attention) { delete attention; }
+void switchyard_attention_destroy(switchyard_attention* attention) { destroy(attention); }
 
 switchyard_status switchyard_attention_run(switchyard_attention* attention,
                                            const switchyard_attention_tensors* tensors,
@@ -105,12 +105,12 @@ switchyard_status switchyard_matmul_create(const switchyard_world* world, int32_
     GroupedMatmulShape wanted;
     SWITCHYARD_RETURN_IF_ERROR(read_shape(shape, wanted));
     Result<std::unique_ptr<GroupedMatmul>> made = GroupedMatmul::create(world->world->rank(rank), wanted);
-    if (made.ok()) *matmul = new switchyard_matmul{world->world, std::move(made).value()};
+    if (made.ok()) *matmul = new switchyard_matmul{{}, world->world, std::move(made).value()};
     return made.status();
   });
 }
 
-void switchyard_matmul_destroy(switchyard_matmul* matmul) { delete matmul; }
+void switchyard_matmul_destroy(switchyard_matmul* matmul) { destroy(matmul); }
 
 switchyard_status switchyard_matmul_run(switchyard_matmul* matmul, const switchyard_matmul_tensors* tensors,
                                         switchyard_stream stream) {

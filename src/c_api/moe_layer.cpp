@@ -86,12 +86,12 @@ switchyard_status switchyard_moe_layer_create(const switchyard_world* world,
     Result<std::unique_ptr<MoeLayer>> made = MoeLayer::create(*world->world, wanted, weights_of_rank);
     if (!made.ok()) return made.status();
     std::shared_ptr<MoeLayer> whole = std::move(made).value();
-    *layer = new switchyard_moe_layer{world->world, whole, whole.get()};
+    *layer = new switchyard_moe_layer{{}, world->world, whole, whole.get()};
     return Status();
   });
 }
 
-void switchyard_moe_layer_destroy(switchyard_moe_layer* layer) { delete layer; }
+void switchyard_moe_layer_destroy(switchyard_moe_layer* layer) { destroy(layer); }
 
 switchyard_status switchyard_moe_layer_run(switchyard_moe_layer* layer, int32_t rank,
                                            const switchyard_moe_layer_step* step, switchyard_stream stream) {
@@ -109,7 +109,7 @@ switchyard_status switchyard_moe_layer_flight(switchyard_moe_layer* layer, int32
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("layer", layer));
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("flight", flight));
     const Result<MoeLayer*> found = layer->whole->flight(flight_idx);
-    if (found.ok()) *flight = new switchyard_moe_layer{layer->world, layer->whole, found.value()};
+    if (found.ok()) *flight = new switchyard_moe_layer{{}, layer->world, layer->whole, found.value()};
     return found.status();
   });
 }
@@ -120,7 +120,7 @@ switchyard_status switchyard_moe_layer_ep(switchyard_moe_layer* layer, switchyar
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("ep", ep));
     // The handle owns the layer, with which its ExpertParallel goes.
     const std::shared_ptr<ExpertParallel> whole(layer->whole, &layer->whole->ep());
-    *ep = new switchyard_ep{layer->world, whole, &layer->layer->ep()};
+    *ep = new switchyard_ep{{}, layer->world, whole, &layer->layer->ep()};
     return Status();
   });
 }

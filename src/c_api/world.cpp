@@ -73,7 +73,7 @@ Status read_join(const switchyard_join_options* given, JoinOptions& join) {
 
 Status hand_out(Result<std::unique_ptr<World>> made, switchyard_world** world) {
   if (!made.ok()) return made.status();
-  *world = new switchyard_world{std::move(made).value(), std::make_shared<switchyard_world::Memory>()};
+  *world = new switchyard_world{{}, std::move(made).value(), std::make_shared<switchyard_world::Memory>()};
   return Status();
 }
 
@@ -124,7 +124,7 @@ switchyard_status switchyard_world_join(const switchyard_join_options* given, sw
   });
 }
 
-void switchyard_world_destroy(switchyard_world* world) { delete world; }
+void switchyard_world_destroy(switchyard_world* world) { destroy(world); }
 
 switchyard_status switchyard_world_get_info(const switchyard_world* world, switchyard_world_info* info) {
   return guard([&] {

@@ -39,6 +39,7 @@ Rank::~Rank() {
 std::string Rank::device_name() const { return device_.name(); }
 
 Result<Stream> Rank::create_stream() const {
+  SWITCHYARD_RETURN_IF_ERROR(process_.check("create_stream"));
   const Result<StreamHandle> made = device_.create_stream();
   if (!made.ok()) return made.status();
   std::lock_guard lock(mutex_);
@@ -47,6 +48,7 @@ Result<Stream> Rank::create_stream() const {
 }
 
 Result<StreamHandle> Rank::handle_of(Stream stream) const {
+  SWITCHYARD_RETURN_IF_ERROR(process_.check("a call of a rank"));
   if (!stream.is_callers()) return stream_;
   SWITCHYARD_RETURN_IF_ERROR(device_.check_stream(stream.handle()));
   return stream.handle();
@@ -68,6 +70,7 @@ Status Rank::with_device(Status (*function)(const void* call), const void* call)
 }
 
 Result<UntypedBuffer> Rank::allocate_elements(size_t size, size_t element_bytes) const {
+  SWITCHYARD_RETURN_IF_ERROR(process_.check("allocate"));
   const CheckedSize bytes = CheckedSize(size) * CheckedSize(element_bytes);
   if (!bytes.ok())
     return invalid_argument("allocate: %zu elements of %zu bytes exceed 64 bits", size, element_bytes);

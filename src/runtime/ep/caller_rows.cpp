@@ -53,7 +53,8 @@ Status ExpertParallel::Impl::check_lending(const char* call) const {
 
 Result<bool> ExpertParallel::offer_expert_rows(int rank, const void* rows, Stream stream) {
   constexpr char kCall[] = "offer_expert_rows";
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, kCall, Impl::Step::kDispatched));
+  const RankCall begun = impl_->begin_call(rank, kCall, Impl::Step::kDispatched);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_lending(kCall));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer(kCall, "rows", rows));
   Impl::RankState& own = impl_->state(rank);
@@ -102,7 +103,8 @@ Status ExpertParallel::Impl::exchange_offers(int rank, const CombineInput& input
 
 Status ExpertParallel::store_expert_rows(int rank, const ExpertRows& rows, Stream stream) {
   constexpr char kCall[] = "store_expert_rows";
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, kCall, Impl::Step::kDispatched));
+  const RankCall begun = impl_->begin_call(rank, kCall, Impl::Step::kDispatched);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_lending(kCall));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer(kCall, "rows", rows.rows));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer(kCall, "row_offsets", rows.row_offsets));

@@ -13,7 +13,9 @@
 #include "local_wire.hpp"
 #include "peer_deaths.hpp"
 #include "peer_tables.hpp"
+#include "rank_call.hpp"
 #include "runtime/world_impl.hpp"
+#include "switchyard/detail/base/fork.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/runtime/trace_recorder.hpp"
@@ -36,6 +38,7 @@ struct ExpertParallel::Impl {
     DispatchCall dispatch_call{};
     CombineCall combine_call{};
     std::optional<TraceRecorder> trace;
+    std::atomic<const char*> call_under_way = nullptr;  // of a step
     Step step = Step::kIdle;
     std::vector<int64_t> past_counts;   // [expert]: what expert_counts() had by earlier placements
     int num_tokens = 0;                 // of the step under way
@@ -112,6 +115,7 @@ struct ExpertParallel::Impl {
   WaitContext make_wait_context(int rank, const PeerTables& tables) const;
 
   // What follows from the configuration.
+  const ProcessMark process;
   Impl& whole() { return first != nullptr ? *first : *this; }
   const Impl& whole() const { return first != nullptr ? *first : *this; }
   // What a rank has for all flights.
@@ -163,6 +167,8 @@ struct ExpertParallel::Impl {
   // A call is checked, ..
   Status check_rank(const char* call, int rank) const;
   Status check_call(int rank, const char* call, Step required) const;
+  // The same for a call of a step, which no other of the rank may overlap as long as the result exists.
+  RankCall begin_call(int rank, const char* call, Step required);
   Status check_tokens(const char* call, int num_tokens, const void* pointer,
                       const char* name = "topk_ids") const;
   Status check_input(const char* call, const DispatchInput& input) const;

@@ -62,6 +62,7 @@ SharedExpertTokens ExpertParallel::Impl::group_in_front(int rank, int num_tokens
 }
 
 Status ExpertParallel::Impl::check_rank(const char* call, int rank) const {
+  SWITCHYARD_RETURN_IF_ERROR(process.check(call));
   if (rank < 0 || rank >= n_ranks())
     return invalid_argument("%s: rank is %d; it must be 0..%d", call, rank, n_ranks() - 1);
   if (arenas == nullptr)
@@ -86,6 +87,13 @@ Status ExpertParallel::Impl::check_call(int rank, const char* call, Step require
                      : state.step == Step::kDispatched   ? "combine or combine_async"
                                                          : "combine_wait";
   return failed_precondition("%s on rank %d after %s; next must come %s", call, rank, last, next);
+}
+
+RankCall ExpertParallel::Impl::begin_call(int rank, const char* call, Step required) {
+  if (Status status = check_rank(call, rank); !status.ok()) return RankCall(std::move(status));
+  RankCall begun(state(rank).call_under_way, rank, call);
+  if (begun.status().ok()) begun.refuse(check_call(rank, call, required));
+  return begun;
 }
 
 // Also checks that an array with an entry per token is not null.
@@ -398,14 +406,16 @@ Status ExpertParallel::Impl::enqueue_dispatch(int rank, LaunchFunction<DispatchC
 }
 
 Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input, Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_async", Impl::Step::kIdle));
+  const RankCall begun = impl_->begin_call(rank, "dispatch_async", Impl::Step::kIdle);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch_async", input));
   return impl_->enqueue_dispatch(rank, impl_->kernels.dispatch->async, input, nullptr,
                                  Impl::Step::kDispatchSent, stream);
 }
 
 Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output, Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_wait", Impl::Step::kDispatchSent));
+  const RankCall begun = impl_->begin_call(rank, "dispatch_wait", Impl::Step::kDispatchSent);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch_wait", output));
   DispatchCall call = impl_->make_dispatch_call(rank, impl_->state(rank).num_tokens);
   impl_->fill_in(output, call);
@@ -419,7 +429,8 @@ Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output, Str
 
 Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output,
                                 Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch", Impl::Step::kIdle));
+  const RankCall begun = impl_->begin_call(rank, "dispatch", Impl::Step::kIdle);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch", input));
   if (input.rank_wait_ns != nullptr)
     return invalid_argument(
@@ -443,7 +454,8 @@ Status ExpertParallel::Impl::enqueue_combine(int rank, LaunchFunction<CombineCal
 }
 
 Status ExpertParallel::combine_async(int rank, const CombineInput& input, Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_async", Impl::Step::kDispatched));
+  const RankCall begun = impl_->begin_call(rank, "combine_async", Impl::Step::kDispatched);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   if (impl_->starts_with_experts())
     return failed_precondition("combine_async: combine_start is with-experts; call combine instead");
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine_async", input));
@@ -459,7 +471,8 @@ Status ExpertParallel::combine_async(int rank, const CombineInput& input, Stream
 }
 
 Status ExpertParallel::combine_wait(int rank, const CombineOutput& output, Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_wait", Impl::Step::kCombineSent));
+  const RankCall begun = impl_->begin_call(rank, "combine_wait", Impl::Step::kCombineSent);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_destination(rank, "combine_wait", output));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(output, call);
@@ -468,7 +481,8 @@ Status ExpertParallel::combine_wait(int rank, const CombineOutput& output, Strea
 
 Status ExpertParallel::combine(int rank, const CombineInput& input, const CombineOutput& output,
                                Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine", Impl::Step::kDispatched));
+  const RankCall begun = impl_->begin_call(rank, "combine", Impl::Step::kDispatched);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine", input));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_destination(rank, "combine", output));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_start(rank, input, output));
@@ -483,7 +497,8 @@ Status ExpertParallel::combine(int rank, const CombineInput& input, const Combin
 }
 
 Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens, Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "all_reduce", Impl::Step::kIdle));
+  const RankCall begun = impl_->begin_call(rank, "all_reduce", Impl::Step::kIdle);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   if (impl_->config.routing != Routing::kSkipAllToAll)
     return failed_precondition("all_reduce: outputs are whole unless routing skips the all-to-all");
   const int num_reducing = num_reducing_ranks(impl_->config, n_ranks());

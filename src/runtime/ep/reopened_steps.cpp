@@ -37,7 +37,8 @@ Status ExpertParallel::Impl::check_reopening(const char* call) const {
 }
 
 Status ExpertParallel::abandon_step(int rank) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "abandon_step", Impl::Step::kDispatched));
+  const RankCall begun = impl_->begin_call(rank, "abandon_step", Impl::Step::kDispatched);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_reopening("abandon_step"));
   Impl::RankState& own = impl_->state(rank);
   own.step = Impl::Step::kIdle;
@@ -45,7 +46,8 @@ Status ExpertParallel::abandon_step(int rank) {
 }
 
 Status ExpertParallel::reopen_step(int rank, Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "reopen_step", Impl::Step::kIdle));
+  const RankCall begun = impl_->begin_call(rank, "reopen_step", Impl::Step::kIdle);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_reopening("reopen_step"));
   if (impl_->starts_with_experts())
     return failed_precondition(
@@ -62,7 +64,8 @@ Status ExpertParallel::reopen_step(int rank, Stream stream) {
 }
 
 Status ExpertParallel::call_off_step(int rank, Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "call_off_step", Impl::Step::kIdle));
+  const RankCall begun = impl_->begin_call(rank, "call_off_step", Impl::Step::kIdle);
+  SWITCHYARD_RETURN_IF_ERROR(begun.status());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_skippable("call_off_step"));
   return impl_->enqueue_empty_dispatch(
       rank, [](DirectDispatchPart& part) { part.calls_off = true; }, stream);
