@@ -135,6 +135,36 @@ SWITCHYARD_API switchyard_status switchyard_deallocate(const switchyard_world* w
 SWITCHYARD_API switchyard_status switchyard_copy(const switchyard_world* world, int32_t rank,
                                                  void* destination, const void* source, uint64_t bytes);
 
+/* Token formats. */
+
+/* What an element of a tensor of scales is: a float, a scale of a byte (e8m0, in nvfp4 e4m3), four e8m0 in a
+ * word, or a byte of a scale tile. */
+enum {
+  SWITCHYARD_SCALES_FLOAT = 0,
+  SWITCHYARD_SCALES_BYTE = 1,
+  SWITCHYARD_SCALES_WORD = 2,
+  SWITCHYARD_SCALES_TILED = 3
+};
+
+/* How rows of a format lie in memory, and their scales (docs/formats.md). */
+typedef struct switchyard_format_info {
+  size_t size;
+  int32_t element_bits;    /* of a code: 16, 8, 6 or 4 */
+  int32_t group_size;      /* elements that share a scale */
+  int32_t hidden_multiple; /* what hidden must be a multiple of */
+  int32_t row_alignment;   /* the rows of a group begin at a multiple of it */
+  uint32_t row_bytes;
+  int32_t num_scales; /* of a row; 0: there are none */
+  int32_t scale_element;
+  int32_t num_scale_dimensions; /* of the tensor of scales: 2, of scale tiles 1, without scales 0 */
+  uint64_t scale_shape[2];      /* of max_rows rows */
+  uint64_t scales_bytes;
+} switchyard_format_info;
+
+/* `format` is a name of docs/formats.md, such as "fp8". */
+SWITCHYARD_API switchyard_status switchyard_format_get_info(const char* format, int32_t hidden,
+                                                            uint32_t max_rows, switchyard_format_info* info);
+
 /* Expert parallelism. */
 
 typedef struct switchyard_ep switchyard_ep;

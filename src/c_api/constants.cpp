@@ -42,6 +42,11 @@ static_assert(is_same(SWITCHYARD_REDUCTION_UNREDUCED, CombineReduction::kUnreduc
 static_assert(is_same(SWITCHYARD_INPUT_BF16, InputFormat::kBF16));
 static_assert(is_same(SWITCHYARD_INPUT_ENCODED, InputFormat::kEncoded));
 
+static_assert(is_same(SWITCHYARD_SCALES_FLOAT, ScaleTensorElement::kFloat));
+static_assert(is_same(SWITCHYARD_SCALES_BYTE, ScaleTensorElement::kE8M0));
+static_assert(is_same(SWITCHYARD_SCALES_WORD, ScaleTensorElement::kWord));
+static_assert(is_same(SWITCHYARD_SCALES_TILED, ScaleTensorElement::kTileByte));
+
 static_assert(is_same(SWITCHYARD_GATE_UP_BEHIND_DISPATCH, GateUpStart::kBehindDispatch));
 static_assert(is_same(SWITCHYARD_GATE_UP_WITH_ROWS, GateUpStart::kWithRows));
 

@@ -61,6 +61,21 @@ static void check_world_info(void) {
   OFFSET(switchyard_world_info, num_local_ranks, 20);
 }
 
+static void check_format_info(void) {
+  SIZE(switchyard_format_info, 64);
+  OFFSET(switchyard_format_info, size, 0);
+  OFFSET(switchyard_format_info, element_bits, 8);
+  OFFSET(switchyard_format_info, group_size, 12);
+  OFFSET(switchyard_format_info, hidden_multiple, 16);
+  OFFSET(switchyard_format_info, row_alignment, 20);
+  OFFSET(switchyard_format_info, row_bytes, 24);
+  OFFSET(switchyard_format_info, num_scales, 28);
+  OFFSET(switchyard_format_info, scale_element, 32);
+  OFFSET(switchyard_format_info, num_scale_dimensions, 36);
+  OFFSET(switchyard_format_info, scale_shape, 40);
+  OFFSET(switchyard_format_info, scales_bytes, 56);
+}
+
 static void check_ep_config(void) {
   SIZE(switchyard_ep_config, 168);
   OFFSET(switchyard_ep_config, size, 0);
@@ -429,6 +444,10 @@ static void check_constants(void) {
   expect("SWITCHYARD_ROW_SCALES_FLOAT", SWITCHYARD_ROW_SCALES_FLOAT, 0);
   expect("SWITCHYARD_ROW_SCALES_PACKED_E8M0", SWITCHYARD_ROW_SCALES_PACKED_E8M0, 1);
   expect("SWITCHYARD_ROW_SCALES_FLOAT_BY_ROW", SWITCHYARD_ROW_SCALES_FLOAT_BY_ROW, 2);
+  expect("SWITCHYARD_SCALES_FLOAT", SWITCHYARD_SCALES_FLOAT, 0);
+  expect("SWITCHYARD_SCALES_BYTE", SWITCHYARD_SCALES_BYTE, 1);
+  expect("SWITCHYARD_SCALES_WORD", SWITCHYARD_SCALES_WORD, 2);
+  expect("SWITCHYARD_SCALES_TILED", SWITCHYARD_SCALES_TILED, 3);
   expect("SWITCHYARD_GATE_UP_BEHIND_DISPATCH", SWITCHYARD_GATE_UP_BEHIND_DISPATCH, 0);
   expect("SWITCHYARD_GATE_UP_WITH_ROWS", SWITCHYARD_GATE_UP_WITH_ROWS, 1);
   expect("SWITCHYARD_COMBINE_BEHIND_EXPERTS", SWITCHYARD_COMBINE_BEHIND_EXPERTS, 0);
@@ -443,6 +462,7 @@ int main(void) {
   check_world_options();
   check_join_options();
   check_world_info();
+  check_format_info();
   check_ep_config();
   check_ep_info();
   check_row_buffers();

@@ -218,5 +218,45 @@ TEST(CApi, MemoryComesFromTheCallersFunctions) {
   EXPECT_EQ(num_live, 0);
 }
 
+// Of 5 rows, by hand: docs/formats.md.
+TEST(CApi, FormatsSayHowTheirRowsLie) {
+  const auto info_of = [](const char* format, int32_t hidden) {
+    switchyard_format_info info{.size = sizeof(info)};
+    EXPECT_EQ(switchyard_format_get_info(format, hidden, 5, &info), SWITCHYARD_OK) << switchyard_last_error();
+    return info;
+  };
+  const switchyard_format_info bf16 = info_of("bf16", 24);
+  EXPECT_EQ(bf16.row_bytes, 48u);
+  EXPECT_EQ(bf16.num_scale_dimensions, 0);
+  EXPECT_EQ(bf16.scales_bytes, 0u);
+  const switchyard_format_info fp8 = info_of("fp8", 256);
+  EXPECT_EQ(fp8.row_bytes, 256u);
+  EXPECT_EQ(fp8.scale_element, SWITCHYARD_SCALES_FLOAT);
+  EXPECT_EQ(fp8.num_scales, 2);
+  EXPECT_EQ(fp8.scale_shape[0], 2u);
+  EXPECT_EQ(fp8.scale_shape[1], 8u) << "rows, rounded up to 4";
+  EXPECT_EQ(fp8.scales_bytes, 64u);
+  const switchyard_format_info mxfp4 = info_of("mxfp4", 64);
+  EXPECT_EQ(mxfp4.element_bits, 4);
+  EXPECT_EQ(mxfp4.group_size, 32);
+  EXPECT_EQ(mxfp4.row_bytes, 32u);
+  EXPECT_EQ(mxfp4.scale_element, SWITCHYARD_SCALES_BYTE);
+  EXPECT_EQ(mxfp4.scales_bytes, 10u);
+  EXPECT_EQ(info_of("fp8-ue8m0", 256).scale_element, SWITCHYARD_SCALES_WORD);
+  const switchyard_format_info tiled = info_of("mxfp8-tiled", 64);
+  EXPECT_EQ(tiled.scale_element, SWITCHYARD_SCALES_TILED);
+  EXPECT_EQ(tiled.num_scale_dimensions, 1);
+  EXPECT_EQ(tiled.scales_bytes, 512u) << "one tile";
+  switchyard_format_info info{.size = sizeof(info)};
+  expect_error(switchyard_format_get_info("fp7", 64, 5, &info), SWITCHYARD_INVALID_ARGUMENT,
+               "there is no such");
+  expect_error(switchyard_format_get_info("fp8", 100, 5, &info), SWITCHYARD_INVALID_ARGUMENT,
+               "hidden is 100; format fp8 needs a positive multiple of 128");
+  expect_error(switchyard_format_get_info(nullptr, 64, 5, &info), SWITCHYARD_INVALID_ARGUMENT,
+               "format is NULL");
+  expect_error(switchyard_format_get_info("fp8", 128, 5, nullptr), SWITCHYARD_INVALID_ARGUMENT,
+               "info is NULL");
+}
+
 }  // namespace
 }  // namespace switchyard::c_api_test
