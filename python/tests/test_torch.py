@@ -147,6 +147,23 @@ def test_torch_compile_traces_a_layer(world, device):
     experts.check(output / 2, given.tokens)
 
 
+def test_torch_compile_traces_a_layer_for_any_number_of_tokens(world, device):
+    given, experts = Tokens(device), Experts(world, device)
+    compiled = torch.compile(lambda *given: experts.layer(*given) * 2, fullgraph=True, backend="aot_eager", dynamic=True)
+    for num_tokens in (3, 16, 7):
+        output = compiled(given.tokens[:num_tokens], experts.logits[:num_tokens])
+        experts.layer.synchronize()
+        experts.check(output / 2, given.tokens[:num_tokens])
+
+
+def test_the_operator_of_a_layer_is_what_its_schema_says(world, device):
+    given, experts = Tokens(device), Experts(world, device)
+    layer = experts.layer
+    arguments = (layer._state, layer._name, given.tokens, experts.logits, None, None, None)
+    checks = torch.library.opcheck(torch.ops.switchyard.moe_layer.default, arguments)
+    assert set(checks.values()) == {"SUCCESS"}
+
+
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
 def test_a_graph_of_pytorch_replays_a_layer():
     with sy.World(n_ranks=1, target="cuda") as world:
