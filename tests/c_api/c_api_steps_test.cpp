@@ -240,6 +240,7 @@ class CApiSteps : public testing::Test {
     config.protocol = SWITCHYARD_PROTOCOL_DIRECT;
     config.row_delivery = SWITCHYARD_DELIVERY_RECEIVER;
     config.max_tokens_per_rank = 4;
+    config.counts_experts = 1;
     ASSERT_EQ(switchyard_ep_create(world_, &config, &ep_), SWITCHYARD_OK) << switchyard_last_error();
     for (int rank = 0; rank < 2; ++rank) {
       ASSERT_EQ(switchyard_ep_row_buffers(ep_, rank, &buffers_[rank]), SWITCHYARD_OK);
@@ -251,27 +252,39 @@ class CApiSteps : public testing::Test {
     switchyard_world_destroy(world_);
   }
 
-  void dispatch(int rank) {
+  switchyard_dispatch_input given(int rank) const {
+    return {.size = sizeof(switchyard_dispatch_input),
+            .tokens = at_[rank].tokens,
+            .topk_ids = kIds,
+            .num_tokens = 4};
+  }
+  switchyard_dispatch_output dispatched(int rank) {
     At& at = at_[rank];
-    const switchyard_dispatch_input input = {
-        .size = sizeof(input), .tokens = at.tokens, .topk_ids = kIds, .num_tokens = 4};
-    const switchyard_dispatch_output output = {.size = sizeof(output),
-                                               .row_offsets = at.row_offsets,
-                                               .expert_ids = at.expert_ids,
-                                               .row_counts = at.row_counts,
-                                               .max_rows = buffers_[rank].max_rows,
-                                               .source_ranges = at.source_ranges,
-                                               .row_totals = at.row_totals};
+    return {.size = sizeof(switchyard_dispatch_output),
+            .row_offsets = at.row_offsets,
+            .expert_ids = at.expert_ids,
+            .row_counts = at.row_counts,
+            .max_rows = buffers_[rank].max_rows,
+            .source_ranges = at.source_ranges,
+            .row_totals = at.row_totals};
+  }
+  switchyard_combine_output combined(int rank) {
+    return {.size = sizeof(switchyard_combine_output),
+            .topk_ids = kIds,
+            .topk_weights = kWeights,
+            .output = at_[rank].outputs,
+            .num_tokens = 4};
+  }
+  void dispatch(int rank) {
+    const switchyard_dispatch_input input = given(rank);
+    const switchyard_dispatch_output output = dispatched(rank);
     ASSERT_EQ(switchyard_ep_dispatch(ep_, rank, &input, &output, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK)
         << switchyard_last_error();
   }
-  void combine(int rank, const void* rows) {
-    const switchyard_combine_input input = {.size = sizeof(input), .expert_rows = rows, .awaits_readers = 1};
-    const switchyard_combine_output output = {.size = sizeof(output),
-                                              .topk_ids = kIds,
-                                              .topk_weights = kWeights,
-                                              .output = at_[rank].outputs,
-                                              .num_tokens = 4};
+  void combine(int rank, const void* rows, int32_t awaits_readers = 0) {
+    const switchyard_combine_input input = {
+        .size = sizeof(input), .expert_rows = rows, .awaits_readers = awaits_readers};
+    const switchyard_combine_output output = combined(rank);
     ASSERT_EQ(switchyard_ep_combine(ep_, rank, &input, &output, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK)
         << switchyard_last_error();
   }
@@ -331,6 +344,40 @@ TEST_F(CApiSteps, AreAbandonedAndReopened) {
   expect_tokens_back();
 }
 
+TEST_F(CApiSteps, AreSplitAndCounted) {
+  const auto expect_ok = [](switchyard_status status) {
+    EXPECT_EQ(status, SWITCHYARD_OK) << switchyard_last_error();
+  };
+  for (int rank = 0; rank < 2; ++rank) {
+    const switchyard_dispatch_input input = given(rank);
+    const switchyard_dispatch_output output = dispatched(rank);
+    expect_ok(switchyard_ep_dispatch_async(ep_, rank, &input, SWITCHYARD_RANK_STREAM));
+    expect_ok(switchyard_ep_dispatch_wait(ep_, rank, &output, SWITCHYARD_RANK_STREAM));
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    switchyard_combine_input input = {
+        .size = sizeof(input), .expert_rows = buffers_[rank].rows, .awaits_readers = 1};
+    expect_error(switchyard_ep_combine_async(ep_, rank, &input, SWITCHYARD_RANK_STREAM),
+                 SWITCHYARD_INVALID_ARGUMENT, "awaits_readers must be false");
+    input.reserved = input.awaits_readers--;
+    expect_error(switchyard_ep_combine_async(ep_, rank, &input, SWITCHYARD_RANK_STREAM),
+                 SWITCHYARD_INVALID_ARGUMENT, "input->reserved is 1");
+    input.reserved = 0;
+    const switchyard_combine_output output = combined(rank);
+    expect_ok(switchyard_ep_combine_async(ep_, rank, &input, SWITCHYARD_RANK_STREAM));
+    expect_ok(switchyard_ep_combine_wait(ep_, rank, &output, SWITCHYARD_RANK_STREAM));
+  }
+  expect_tokens_back();
+  expect_error(switchyard_ep_all_reduce(ep_, 0, at_[0].outputs, 4, SWITCHYARD_RANK_STREAM),
+               SWITCHYARD_FAILED_PRECONDITION, "outputs are whole");
+  for (const int64_t expected : {1, 0}) {
+    int64_t counts[4] = {-1, -1, -1, -1};
+    expect_ok(switchyard_ep_expert_counts(ep_, 1, counts, 4));
+    EXPECT_EQ(std::vector<int64_t>(counts, counts + 4), std::vector<int64_t>(4, expected));
+    expect_ok(switchyard_ep_clear_expert_counts(ep_, 1));
+  }
+}
+
 TEST_F(CApiSteps, TakeExpertRowsOfTheCallers) {
   alignas(16) static uint16_t memory[2][2 * 4 * 8];  // [rank][group][4 rows]
   for (int rank = 0; rank < 2; ++rank) dispatch(rank);
@@ -365,7 +412,7 @@ TEST_F(CApiSteps, TakeExpertRowsOfTheCallers) {
         << switchyard_last_error();
     EXPECT_EQ(can_be_read, 1);
   }
-  for (int rank = 0; rank < 2; ++rank) combine(rank, memory[rank]);
+  for (int rank = 0; rank < 2; ++rank) combine(rank, memory[rank], 1);
   expect_tokens_back();
 }
 
