@@ -46,10 +46,6 @@ class Machine::Impl : public ExecutorHost {
   }
 
   ~Impl() override {
-    if (process_.is_of_parent()) {  // there is nobody to join
-      for (auto& worker : workers_) static_cast<void>(worker.release());
-      return;
-    }
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -59,6 +55,8 @@ class Machine::Impl : public ExecutorHost {
       if (worker->os_thread.joinable()) worker->os_thread.join();
     for (auto& worker : workers_) worker->executor.abandon_all();
   }
+
+  bool is_of_parent() const { return process_.is_of_parent(); }
 
   Stream* create_stream() {
     std::lock_guard lock(mutex_);
@@ -348,7 +346,10 @@ class Machine::Impl : public ExecutorHost {
 };
 
 Machine::Machine(const MachineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
-Machine::~Machine() = default;
+// In a fork there is nobody to join, and condition variables have waiters that are not there either.
+Machine::~Machine() {
+  if (impl_->is_of_parent()) static_cast<void>(impl_.release());
+}
 Stream* Machine::create_stream() { return impl_->create_stream(); }
 bool Machine::has_stream(const Stream* stream) const { return impl_->has_stream(stream); }
 Status Machine::failure() const { return impl_->failure(); }

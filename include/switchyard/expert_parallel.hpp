@@ -371,6 +371,9 @@ class ExpertParallel {
   // A flight, 0..steps_in_flight - 1, which the object owns; 0 is the object itself.
   Result<ExpertParallel*> flight(int flight_idx);
 
+  // Whether a dispatch may come next on the rank; else what it would say.
+  Status check_may_dispatch(int rank) const;
+
   // The calls of a step, in this order: dispatch, or its two halves; combine, or its two halves. A call out
   // of order is an error that names the one that must come. `_async` sends what this rank has for others;
   // `_wait` ends when all that others have for it has arrived.

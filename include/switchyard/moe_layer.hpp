@@ -60,7 +60,9 @@ struct MoeLayerConfig {
 };
 
 // The weights of the groups of one rank: the shared expert's first where it is fused, then those of the local
-// experts. Each tensor is contiguous, in the rank's memory, and 16-byte aligned.
+// experts; on every rank ExpertParallel::num_groups() of them, also where it has fewer experts than another.
+// If experts are moved (ep().set_placement()), the caller moves their weights to the new places. Each tensor
+// is contiguous, in the rank's memory, and 16-byte aligned.
 struct ExpertWeights {
   const void* gate_up = nullptr;  // [num_groups][2 * expert_width][hidden], gates as gate_layout says
   const void* down = nullptr;     // [num_groups][hidden][expert_width]

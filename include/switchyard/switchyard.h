@@ -14,9 +14,10 @@
  *   switchyard_stream_create(). SWITCHYARD_RANK_STREAM is the rank's own.
  * Threads: one thread may call for all ranks, or each rank may have a thread of its own. Calls for one rank,
  *   and calls that name no rank, must not overlap with others of the same object, by whichever handle; two
- *   calls of a step that do are refused (SWITCHYARD_FAILED_PRECONDITION).
+ *   calls of a step, or of a layer, that do are refused (SWITCHYARD_FAILED_PRECONDITION).
  * Forks: in a fork of the process that made a world every call for it is refused, and destroying its handles
- *   does nothing. A fork may make or join a world of its own; on CUDA, only if the parent has none.
+ *   does nothing. A fork may make or join a world of its own; on CUDA, only if the parent has not
+ *   used CUDA.
  * Memory: pointers of a step are into the rank's memory, aligned to 16 bytes, and stay valid until it has
  *   ended; rows that were offered, until a later one has (switchyard_ep_offer_expert_rows).
  * The C++ headers say more about each call; the names are theirs (docs/c.md). */
@@ -602,7 +603,8 @@ typedef struct switchyard_moe_layer_config {
 } switchyard_moe_layer_config;
 
 /* The weights of the groups of one rank: the shared expert's first, if there is one, then those of the local
- * experts. They must stay valid as long as the layer. */
+ * experts, on every rank as many as one of them has or can have (num_groups of switchyard_ep_info). They must
+ * stay valid as long as the layer. */
 typedef struct switchyard_expert_weights {
   size_t size;
   const void* gate_up;        /* [num_groups][2 * expert_width][hidden] */

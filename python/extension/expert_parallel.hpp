@@ -14,6 +14,8 @@ namespace switchyard::python {
 // Row buffers are memory of the ExpertParallel, so their Tensors own this.
 struct EpCore {
   std::shared_ptr<WorldCore> world;
+  std::vector<nb::object>
+      weights;  // of the layer's experts; its destructor waits for the kernels that read them
   Owned<ExpertParallel> own_ep;  // null: that of the layer
   Owned<MoeLayer> layer;         // null: there is none
   ExpertParallel* ep;

@@ -67,15 +67,7 @@ ExpertWeights to_library(const RankWeights& given, const MoeLayerConfig& config,
 // A MoeLayer, or one of its flights.
 class LayerHandle {
  public:
-  LayerHandle(nb::object ep, std::vector<nb::object> weights, int flight_idx)
-      : weights_(std::move(weights)), ep_(std::move(ep)), flight_idx_(flight_idx) {}
-  // Kernels may still read the weights.
-  ~LayerHandle() {
-    Session& session = *ep().session();
-    for (const int rank : session.core()->world->local_ranks()) session.keep(rank, weights_);
-  }
-  LayerHandle(const LayerHandle&) = delete;
-  LayerHandle& operator=(const LayerHandle&) = delete;
+  LayerHandle(nb::object ep, int flight_idx) : ep_(std::move(ep)), flight_idx_(flight_idx) {}
 
   EpHandle& ep() const { return nb::cast<EpHandle&>(ep_); }
   const nb::object& ep_object() const { return ep_; }
@@ -87,13 +79,12 @@ class LayerHandle {
     (void)use("flight");
     (void)need(ep().core()->layer->flight(index));
     auto other = std::make_unique<EpHandle>(ep().session(), ep().core(), index);
-    return std::make_unique<LayerHandle>(nb::cast(std::move(other)), weights_, index);
+    return std::make_unique<LayerHandle>(nb::cast(std::move(other)), index);
   }
   nb::any run(int rank, const GivenTokens& given, nb::handle logits, nb::object out,
               const std::optional<std::string>& part, nb::handle stream);
 
  private:
-  std::vector<nb::object> weights_;  // of the ranks of this process
   nb::object ep_;
   int flight_idx_;
 };
@@ -190,8 +181,9 @@ std::unique_ptr<LayerHandle> create_layer(std::shared_ptr<Session> session, cons
     return Status();
   }));
   auto core = std::make_shared<EpCore>(session->core(), std::move(*made));
+  core->weights = std::move(kept);
   auto ep = std::make_unique<EpHandle>(std::move(session), std::move(core));
-  return std::make_unique<LayerHandle>(nb::cast(std::move(ep)), std::move(kept), 0);
+  return std::make_unique<LayerHandle>(nb::cast(std::move(ep)), 0);
 }
 
 nb::dict config_of_layer(const MoeLayerConfig& config) {

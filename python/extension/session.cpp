@@ -72,7 +72,9 @@ Status Session::wait_for_streams(std::optional<int> world_rank, std::function<St
   else if (auto kept = kept_.extract(*world_rank))
     taken.insert(std::move(kept));
   try {
-    return wait(std::move(work), on_interrupt);
+    Status status = wait(std::move(work), on_interrupt);
+    if (core_->returned_memory != nullptr) core_->returned_memory->give_back();
+    return status;
   } catch (...) {  // kernels may still run
     for (auto& [rank, objects] : taken) {
       std::vector<nb::object>& kept = kept_[rank];

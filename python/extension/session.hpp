@@ -16,7 +16,15 @@
 
 namespace switchyard::python {
 
+// Memory of a caller's allocator that goes back with the GIL held.
+class ReturnedMemory {
+ public:
+  virtual ~ReturnedMemory() = default;
+  virtual void give_back() = 0;
+};
+
 struct WorldCore {
+  std::shared_ptr<ReturnedMemory> returned_memory;  // null: the library's own; goes behind the world
   Owned<World> world;
   int first_gpu = -1;  // CUDA: of rank 0, or of all ranks of this process
   int num_gpus = 0;    // CUDA: ranks are spread over so many; 0: all local ranks are on first_gpu

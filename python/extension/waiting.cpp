@@ -15,7 +15,6 @@
 namespace switchyard::python {
 namespace {
 
-
 // Threads that ask for the GIL, having seen that the interpreter does not end.
 std::atomic<int> g_num_returning = 0;
 std::atomic<bool> g_is_ending = false;

@@ -58,6 +58,22 @@ def test_everything_comes_from_the_allocator_and_goes_back():
     assert not memory.arrays
 
 
+def test_tensors_are_dropped_while_kernels_run():
+    """Threads of the library give memory back behind a launch: none of them may need the GIL for that, which
+    closing the world, a long call of C, or the interpreter's end holds."""
+    for _ in range(40):
+        memory, step = Memory(), Step(2)
+        world = sy.World(n_ranks=2, target="host", memory=memory.functions())
+        ep = sy.ExpertParallel(world, timeout=5.0, **SHAPE)
+        sent = [ep.dispatch(rank, step.tokens[rank], step.topk_ids[rank]) for rank in range(2)]
+        for rank in range(2):
+            ep.combine(rank, sent[rank].rows, step.topk_ids[rank], step.weights[rank])  # its output is dropped at once
+            world.rank(rank).empty((1000,))
+        del sent, ep, world
+        gc.collect()
+        assert not memory.arrays
+
+
 def test_threads_of_ranks_allocate():
     memory = Memory()
     with sy.World(n_ranks=4, target="host", memory=memory.functions()) as world:
@@ -81,7 +97,7 @@ def test_threads_of_ranks_allocate():
     "allocate, text",
     [
         (lambda *_: 1 / 0, "ZeroDivisionError"),
-        (lambda *_: None, "it returned a NoneType; it must return an address"),
+        (lambda *_: None, "it returned None; it must return an address"),
         (lambda *_: 0, "returned null"),
         (lambda: 256, "takes 0 positional arguments"),
     ],
@@ -150,13 +166,16 @@ def test_the_interpreter_may_end_before_its_memory_goes_back():
         world = sy.World(n_ranks=2, target="host", memory=memory.functions())
         ep = sy.ExpertParallel(world, **SHAPE)
         outputs = step.run(ep)  # in flight
+        for rank in range(2):
+            world.rank(rank).empty((1000,))
         sys.modules["kept"] = (world, ep, outputs)
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=os.path.dirname(__file__),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ended.returncode == 0, ended.stderr
+    for _ in range(5):
+        ended = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            cwd=os.path.dirname(__file__),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ended.returncode == 0, ended.stderr

@@ -1,6 +1,7 @@
 """Whole layers against NumPy."""
 
 import gc
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -128,6 +129,42 @@ def test_captured_steps(world):
     ep.synchronize()
     for rank in range(4):
         case.check(rank, out[rank])
+
+
+def test_a_refused_step_leaves_the_one_under_way_as_it_is(world):
+    case = Layer()
+    layer = sy.MoeLayer(world, case.weights, protocol="direct", **SHAPE)
+    out = [world.rank(r).empty((len(case.tokens[r]), HIDDEN)) for r in range(4)]
+    for part in layer.parts:
+        for r in range(4):
+            layer.run(r, case.tokens[r], logits=case.logits[r], out=out[r], part=part)
+        if part == "dispatch":
+            for parts in (dict(), dict(part="route")):
+                with pytest.raises(sy.FailedPrecondition, match="dispatch on rank 0 after dispatch; next must come"):
+                    layer.run(0, case.tokens[0], logits=-case.logits[0], out=out[0], **parts)
+    layer.ep.synchronize()
+    for rank in range(4):
+        case.check(rank, out[rank])
+
+
+def test_weights_go_with_the_layer(world):
+    case = Layer()
+    array = np.array(case.weights[0].gate_up)
+    gone = weakref.ref(array)
+    case.weights[0] = sy.ExpertWeights(array, case.weights[0].down)
+    del array
+    layer = sy.MoeLayer(world, case.weights, **SHAPE)
+    case.weights.clear()
+    out = [layer.run(r, case.tokens[r], logits=case.logits[r]) for r in range(4)]
+    ep = layer.ep
+    del layer
+    gc.collect()
+    assert gone() is not None  # kernels may still read them
+    ep.synchronize()
+    case.check(0, out[0])
+    del ep
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])

@@ -55,9 +55,10 @@ Result<ExpertPlacement> read_placement(int n_experts, int n_ranks, const int32_t
   return ExpertPlacement::from_lists(n_experts, std::move(lists));
 }
 
-Status read_config(const switchyard_ep_config* given, int n_ranks, ExpertParallelConfig& config) {
+Status read_config(const char* name, const switchyard_ep_config* given, int n_ranks,
+                   ExpertParallelConfig& config) {
   switchyard_ep_config from;
-  SWITCHYARD_RETURN_IF_ERROR(read("config", given, from));
+  SWITCHYARD_RETURN_IF_ERROR(read(name, given, from));
   SWITCHYARD_RETURN_IF_ERROR(check_reserved("config->reserved_end", from.reserved_end));
   SWITCHYARD_RETURN_IF_ERROR(read_numbers(from, config));
   SWITCHYARD_RETURN_IF_ERROR(read_enum("protocol", from.protocol, Protocol::kDirect, config.protocol));

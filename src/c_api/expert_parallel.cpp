@@ -95,7 +95,7 @@ switchyard_status switchyard_ep_memory_needed(const switchyard_ep_config* config
   return guard([&] {
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("bytes", bytes));
     ExpertParallelConfig wanted;
-    SWITCHYARD_RETURN_IF_ERROR(read_config(config, n_ranks, wanted));
+    SWITCHYARD_RETURN_IF_ERROR(read_config("config", config, n_ranks, wanted));
     const Result<MemoryNeeded> needed = ExpertParallel::memory_needed(wanted, n_ranks);
     if (needed.ok()) *bytes = needed.value().total();
     return needed.status();
@@ -108,7 +108,7 @@ switchyard_status switchyard_ep_create(const switchyard_world* world, const swit
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("world", world));
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("ep", ep));
     ExpertParallelConfig wanted;
-    SWITCHYARD_RETURN_IF_ERROR(read_config(config, world->world->n_ranks(), wanted));
+    SWITCHYARD_RETURN_IF_ERROR(read_config("config", config, world->world->n_ranks(), wanted));
     Result<std::unique_ptr<ExpertParallel>> made = ExpertParallel::create(*world->world, wanted);
     if (!made.ok()) return made.status();
     std::shared_ptr<ExpertParallel> whole = std::move(made).value();

@@ -139,7 +139,8 @@ inline Status read_format(const char* field, const char* name, TokenFormatKind& 
   return invalid_argument("%s is \"%s\"; there is no such format (docs/formats.md)", field, name);
 }
 
-Status read_config(const switchyard_ep_config* given, int n_ranks, ExpertParallelConfig& config);
+Status read_config(const char* name, const switchyard_ep_config* given, int n_ranks,
+                   ExpertParallelConfig& config);
 // As the fields `placement` and `num_experts_of_rank` of a configuration say.
 Result<ExpertPlacement> read_placement(int n_experts, int n_ranks, const int32_t* experts,
                                        const int32_t* num_experts_of_rank);

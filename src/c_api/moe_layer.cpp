@@ -8,8 +8,7 @@ Status read_layer_config(const switchyard_moe_layer_config* given, int n_ranks, 
   switchyard_moe_layer_config from;
   SWITCHYARD_RETURN_IF_ERROR(read("config", given, from));
   SWITCHYARD_RETURN_IF_ERROR(check_reserved("config->reserved", from.reserved));
-  SWITCHYARD_RETURN_IF_ERROR(check_pointer("config->ep", from.ep));
-  SWITCHYARD_RETURN_IF_ERROR(read_config(from.ep, n_ranks, config.ep));
+  SWITCHYARD_RETURN_IF_ERROR(read_config("config->ep", from.ep, n_ranks, config.ep));
   config.expert_width = from.expert_width;
   config.expected_tokens_per_rank = from.expected_tokens_per_rank;
   config.num_matmul_blocks = from.num_matmul_blocks;

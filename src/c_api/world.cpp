@@ -185,6 +185,7 @@ switchyard_status switchyard_deallocate(const switchyard_world* world, int32_t r
   return guard([&] {
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("world", world));
     if (memory == nullptr) return Status();
+    SWITCHYARD_RETURN_IF_ERROR(world->process.check("deallocate"));
     std::lock_guard lock(world->memory->mutex);
     const auto found = world->memory->buffers.find(memory);
     if (found == world->memory->buffers.end() || found->second.first != rank)

@@ -5,6 +5,7 @@
 namespace switchyard {
 
 Result<std::unique_ptr<Graph>> World::capture(const std::function<Status()>& enqueue) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->process.check("capture"));
   if (impl_->capture != nullptr) return failed_precondition("capture inside a capture");
   std::vector<DeviceStream> streams;
   for (const auto& rank : impl_->ranks) streams.push_back({&device_of(*rank), rank->stream()});

@@ -1,9 +1,11 @@
 #include "switchyard/moe_layer.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 
 #include "runtime/ep/agreement.hpp"
+#include "runtime/ep/rank_call.hpp"
 #include "runtime/moe_layer_checks.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
@@ -25,6 +27,8 @@ struct MoeLayer::Impl {
     Buffer<float> activated_scales;  // fp8
     std::unique_ptr<GroupedMatmul> gate_up, down;
     bool uses_callers_streams = false;
+    // Moves with its rank before any call.
+    std::unique_ptr<std::atomic<const char*>> call_under_way = std::make_unique<std::atomic<const char*>>();
   };
 
   World& world;
@@ -40,7 +44,8 @@ struct MoeLayer::Impl {
   Status prepare(int rank, const ExpertWeights& weights);
   Status add_flight(int flight_idx, const std::vector<ExpertWeights>& weights);
   Status make_matmuls(int rank);
-  Status check_step(int rank, const MoeLayerStep& step) const;
+  Status check_rank(int rank) const;
+  Status check_step(MoePart first, int rank, const MoeLayerStep& step) const;
   Status check_rows(int rank) const;
   Status route(int rank, const MoeLayerStep& step, Stream stream);
   PrefetchedMemory first_gate_up_weights(int rank) const;
@@ -116,6 +121,7 @@ Result<MoeLayer*> MoeLayer::flight(int flight_idx) {
 
 Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerConfig& config,
                                                    const std::vector<ExpertWeights>& weights) {
+  SWITCHYARD_RETURN_IF_ERROR(check_process(world, "create"));
   // The other processes would wait for one that has found an error in vain.
   std::vector<int> all_ranks(static_cast<size_t>(world.n_ranks()));
   std::iota(all_ranks.begin(), all_ranks.end(), 0);
@@ -248,12 +254,18 @@ Status MoeLayer::Impl::make_matmuls(int r) {
   return Status();
 }
 
-Status MoeLayer::Impl::check_step(int rank, const MoeLayerStep& step) const {
+Status MoeLayer::Impl::check_rank(int rank) const {
   if (rank < 0 || rank >= static_cast<int>(ranks.size()))
     return invalid_argument("rank: %d must be 0..%zu", rank, ranks.size() - 1);
   if (of(rank).gate_up == nullptr) return invalid_argument("rank: %d lives in another process", rank);
+  return Status();
+}
+
+// What the router writes, a step that is under way still reads.
+Status MoeLayer::Impl::check_step(MoePart first, int rank, const MoeLayerStep& step) const {
   SWITCHYARD_RETURN_IF_ERROR(check_rows(rank));
-  return switchyard::check_step(config, step);
+  SWITCHYARD_RETURN_IF_ERROR(switchyard::check_step(config, step));
+  return first == MoePart::kRoute ? ep->check_may_dispatch(rank) : Status();
 }
 
 // ep() can be reset with other ranks, and then has other rows.
@@ -430,12 +442,18 @@ Status MoeLayer::run_part(MoePart part, int rank, const MoeLayerStep& step, Stre
   if (std::find(impl_->parts.begin(), impl_->parts.end(), part) == impl_->parts.end())
     return invalid_argument("part: %s is none of this layer's, which parts_of(config()) returns",
                             to_string(part));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank(rank));
+  const RankCall call(*impl_->of(rank).call_under_way, rank, "run_part");
+  SWITCHYARD_RETURN_IF_ERROR(call.status());
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(part, rank, step));
   return impl_->run_part(part, rank, step, stream, false);
 }
 
 Status MoeLayer::run(int rank, const MoeLayerStep& step, Stream stream) {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank(rank));
+  const RankCall call(*impl_->of(rank).call_under_way, rank, "run");
+  SWITCHYARD_RETURN_IF_ERROR(call.status());
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(MoePart::kRoute, rank, step));
   for (const MoePart part : impl_->parts)
     SWITCHYARD_RETURN_IF_ERROR(impl_->run_part(part, rank, step, stream, true));
   return Status();

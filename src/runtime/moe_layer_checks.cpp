@@ -90,9 +90,11 @@ Status check_config(const MoeLayerConfig& config) {
   const int multiple = has_codes                                   ? inner_multiple_of(config.weights)
                        : element_of(config) == MatmulElement::kFP8 ? kMatmulScaleGroup / 2
                                                                    : 8;
-  if (config.expert_width < multiple || config.expert_width % multiple != 0)
-    return invalid_argument("expert_width: %d must be a positive multiple of %d", config.expert_width,
-                            multiple);
+  constexpr int kMaxExpertWidth = 1 << 20;
+  if (config.expert_width < multiple || config.expert_width % multiple != 0 ||
+      config.expert_width > kMaxExpertWidth)
+    return invalid_argument("expert_width: %d must be a positive multiple of %d, at most %d",
+                            config.expert_width, multiple, kMaxExpertWidth);
   if (config.expected_tokens_per_rank < 0)
     return invalid_argument("expected_tokens_per_rank: %d must not be negative",
                             config.expected_tokens_per_rank);

@@ -96,6 +96,9 @@ Rank& World::rank(int index) const {
 }
 
 Transport& Internals::transport(const World& world) { return world.impl_->transport(); }
+Status Internals::check_process(const World& world, const char* call) {
+  return world.impl_->process.check(call);
+}
 std::unique_ptr<MemoryOpener> Internals::make_memory_opener(const World& world, const Rank& rank) {
   const auto make = world.impl_->make_memory_opener;
   return make != nullptr ? make() : create_memory_opener(rank.device_);
@@ -106,12 +109,14 @@ int World::num_ranks_on_device_of(int index) const {
 }
 
 Result<std::vector<std::vector<std::byte>>> World::all_gather(const std::vector<std::byte>& mine) const {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->process.check("all_gather"));
   std::vector<int> all(static_cast<size_t>(n_ranks()));
   std::iota(all.begin(), all.end(), 0);
   return impl_->transport().all_gather(all, mine);
 }
 
 Status World::synchronize() const {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->process.check("synchronize"));
   Status first_error;
   for (const auto& rank : impl_->ranks)
     if (Status status = rank->synchronize(); !status.ok() && first_error.ok()) first_error = status;

@@ -19,6 +19,7 @@ struct World::Impl {
     std::vector<std::string> spans;
   };
 
+  const ProcessMark process{};
   std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<Transport> carrier;        // after devices, whose memory it hands out
   std::unique_ptr<DeathWitness> witness;     // of the carrier; null: all ranks are local

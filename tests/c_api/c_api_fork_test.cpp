@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "c_api/c_api_harness.hpp"
+#include "switchyard/expert_parallel.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard::c_api_test {
 namespace {
@@ -55,7 +57,10 @@ TEST(CApiFork, CallsOfAForkAreRefusedAndItsHandlesAreLeftAlone) {
     code += 8 * !is_refused(switchyard_world_synchronize(world));
     code += 16 * !is_refused(switchyard_stream_create(world, 0, &stream));
     code += 32 * !is_refused(switchyard_copy(world, 0, memory, memory, 16));
-    code += 64 * !is_refused(switchyard_allocate(world, 0, 64, &memory));
+    code +=
+        64 * (!is_refused(switchyard_allocate(world, 0, 64, &memory)) ||
+              !is_refused(switchyard_deallocate(world, 0, memory)) || !is_refused(switchyard_ep_reset(ep)) ||
+              !is_refused(switchyard_ep_create(world, &config, &ep)));
     static_cast<void>(switchyard_attention_run(attention, &tensors, SWITCHYARD_RANK_STREAM));
     switchyard_attention_destroy(attention);
     switchyard_ep_destroy(ep);
@@ -76,6 +81,29 @@ TEST(CApiFork, CallsOfAForkAreRefusedAndItsHandlesAreLeftAlone) {
   switchyard_attention_destroy(attention);
   switchyard_ep_destroy(ep);
   switchyard_world_destroy(world);
+}
+
+// In C++ a world that is not joined may also be destroyed there.
+TEST(CApiFork, AWorldOfTheParentMayBeDestroyed) {
+  auto world = std::move(World::create({.target = TargetChoice::kHost, .n_ranks = 2})).value();
+  auto ep =
+      ExpertParallel::create(*world, {.n_experts = 4, .top_k = 1, .hidden = 8, .max_tokens_per_rank = 2})
+          .value();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);
+    const bool is_refused =
+        world->capture([] { return Status(); }).status().code() == StatusCode::kFailedPrecondition &&
+        world->all_gather({}).status().code() == StatusCode::kFailedPrecondition;
+    ep.reset();
+    world.reset();
+    _exit(is_refused ? 0 : 1);
+  }
+  int how = 0;
+  ASSERT_EQ(waitpid(child, &how, 0), child);
+  EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 0) << how;
+  EXPECT_TRUE(ep->synchronize().ok());
 }
 
 }  // namespace

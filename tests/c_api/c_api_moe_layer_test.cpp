@@ -211,6 +211,13 @@ TEST_F(CApiLayer, WhatIsWrongIsNamed) {
   options.layer.reserved = 1;
   expect_error(create(options), SWITCHYARD_INVALID_ARGUMENT, "config->reserved is 1");
   options.layer.reserved = 0;
+  options.layer.expert_width = 2147483640;
+  expect_error(create(options), SWITCHYARD_INVALID_ARGUMENT,
+               "expert_width: 2147483640 must be a positive multiple of 8, at most 1048576");
+  options.layer.expert_width = 64;
+  options.ep.size = 4;
+  expect_error(create(options), SWITCHYARD_INVALID_ARGUMENT, "config->ep->size is 4");
+  options.ep.size = sizeof(options.ep);
   options.layer.ep = nullptr;
   expect_error(create(options), SWITCHYARD_INVALID_ARGUMENT, "config->ep is NULL");
   options.layer.ep = &options.ep;

@@ -25,6 +25,7 @@ ExpertParallel::~ExpertParallel() {
 
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
                                                                const ExpertParallelConfig& config) {
+  SWITCHYARD_RETURN_IF_ERROR(check_process(world, "create"));
   auto ep = std::unique_ptr<ExpertParallel>(new ExpertParallel(std::make_unique<Impl>(world, config)));
   Impl& impl = *ep->impl_;
   Transport& transport = transport_of(world);
@@ -39,6 +40,7 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
 
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
     World& world, const std::vector<ExpertParallelConfig>& config_of_rank) {
+  SWITCHYARD_RETURN_IF_ERROR(check_process(world, "create"));
   Status status;
   if (static_cast<int>(config_of_rank.size()) != world.n_ranks())
     status = invalid_argument("config_of_rank has %zu entries; the world has %d ranks", config_of_rank.size(),

@@ -183,6 +183,7 @@ Status ExpertParallel::synchronize() {
 }
 
 Status ExpertParallel::reset() {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->process.check("reset"));
   Impl& whole = impl_->whole();
   return whole.arenas == nullptr ? whole.reset_to(whole.members, whole.config.placement)
                                  : whole.restart(whole.members);
@@ -307,11 +308,13 @@ Status ExpertParallel::Impl::take_members(const std::vector<int>& next_members) 
 }
 
 Status ExpertParallel::reset(const std::vector<int>& survivors, std::optional<ExpertPlacement> placement) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->process.check("reset"));
   return impl_->whole().reset(survivors, std::move(placement));
 }
 
 Status ExpertParallel::reset_to(const std::vector<int>& world_ranks,
                                 std::optional<ExpertPlacement> placement) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->process.check("reset_to"));
   if (world_ranks.empty()) return invalid_argument("world_ranks is empty; at least one rank must go on");
   const int n_world_ranks = impl_->world.n_ranks();
   for (size_t i = 0; i < world_ranks.size(); ++i)

@@ -405,6 +405,10 @@ Status ExpertParallel::Impl::enqueue_dispatch(int rank, LaunchFunction<DispatchC
   return enqueued;
 }
 
+Status ExpertParallel::check_may_dispatch(int rank) const {
+  return impl_->check_call(rank, "dispatch", Impl::Step::kIdle);
+}
+
 Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input, Stream stream) {
   const RankCall begun = impl_->begin_call(rank, "dispatch_async", Impl::Step::kIdle);
   SWITCHYARD_RETURN_IF_ERROR(begun.status());

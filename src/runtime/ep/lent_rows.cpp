@@ -84,8 +84,8 @@ LentRows::Slot* LentRows::free_slot() {
   return oldest == nullptr || num_calls_ - oldest->last_call <= kIdleCalls ? nullptr : oldest;
 }
 
-// Also when all calls of this rank have ended: unless it awaits its readers, its combine ends with its own sums,
-// not with those of others.
+// Also when all calls of this rank have ended: unless it awaits its readers, its combine ends with its own
+// sums, not with those of others.
 bool LentRows::may_be_read(const Slot& slot) const {
   for (size_t flight = 0; flight < num_steps_.size(); ++flight)
     if (slot.last_step_of_flight[flight] != 0 && slot.last_step_of_flight[flight] == num_steps_[flight])
