@@ -9,8 +9,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <mutex>
 
+#include "memory.hpp"
 #include "options.hpp"
 #include "session.hpp"
 #include "switchyard/detail/device/device.hpp"
@@ -37,89 +37,6 @@ nb::bytes to_python(const Bytes& bytes) {
   return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-// The caller's allocator. A thread of the library that gives memory back must not wait for the GIL, which
-// whoever waits for that thread may hold: the memory goes back later, with the next allocation, a wait of the
-// session's, or the world.
-class PythonMemory : public ReturnedMemory {
- public:
-  PythonMemory(nb::object allocate, nb::object deallocate)
-      : allocate_(std::move(allocate)), deallocate_(std::move(deallocate)) {}
-
-  uintptr_t allocate(uint64_t bytes, int gpu, uintptr_t stream) {
-    give_back();
-    return address_from(allocate_(bytes, gpu, stream));
-  }
-  void take_back(uintptr_t address, uint64_t bytes, int gpu, uintptr_t stream) {
-    std::lock_guard lock(mutex_);
-    returned_.push_back({address, bytes, gpu, stream});
-  }
-  void give_back() override {
-    std::vector<Piece> pieces;
-    {
-      std::lock_guard lock(mutex_);
-      pieces.swap(returned_);
-    }
-    for (const Piece& piece : pieces) try {
-        deallocate_(piece.address, piece.bytes, piece.gpu, piece.stream);
-      } catch (nb::python_error& error) {
-        error.discard_as_unraisable("deallocate of the world's memory");
-      }
-  }
-
- private:
-  struct Piece {
-    uintptr_t address;
-    uint64_t bytes;
-    int gpu;
-    uintptr_t stream;
-  };
-
-  static uintptr_t address_from(const nb::object& returned) {
-    uintptr_t address = 0;
-    if (nb::try_cast(returned, address)) return address;
-    throw std::runtime_error("it returned " + std::string(nb::repr(returned).c_str()) +
-                             "; it must return an address, an int of at least 0");
-  }
-
-  nb::object allocate_, deallocate_;
-  std::mutex mutex_;
-  std::vector<Piece> returned_;
-};
-
-// What the interpreter's end finds is leaked.
-std::shared_ptr<PythonMemory> python_memory(nb::handle given) {
-  if (given.is_none()) return nullptr;
-  nb::tuple pair;
-  if (!nb::try_cast(given, pair) || nb::len(pair) != 2 || !PyCallable_Check(nb::handle(pair[0]).ptr()) ||
-      !PyCallable_Check(nb::handle(pair[1]).ptr())) {
-    PyErr_SetString(PyExc_TypeError, "memory must be two functions, (allocate, deallocate)");
-    throw nb::python_error();
-  }
-  return {new PythonMemory(pair[0], pair[1]), [](PythonMemory* memory) {
-            if (!nb::is_alive()) return;
-            nb::gil_scoped_acquire gil;
-            memory->give_back();
-            delete memory;
-          }};
-}
-
-MemoryFunctions functions_of(const std::shared_ptr<PythonMemory>& memory) {
-  if (memory == nullptr) return {};
-  const auto number_of = [](StreamHandle stream) { return reinterpret_cast<uintptr_t>(stream); };
-  return {[memory, number_of](uint64_t bytes, int gpu, StreamHandle stream) -> void* {
-            nb::gil_scoped_acquire gil;
-            try {
-              return reinterpret_cast<void*>(memory->allocate(bytes, gpu, number_of(stream)));
-            } catch (nb::python_error& error) {
-              // The text of an exception needs the GIL, which whoever catches it does not have.
-              throw std::runtime_error(error.what());
-            }
-          },
-          [memory, number_of](void* address, uint64_t bytes, int gpu, StreamHandle stream) {
-            memory->take_back(reinterpret_cast<uintptr_t>(address), bytes, gpu, number_of(stream));
-          }};
-}
-
 std::shared_ptr<Session> make_session(std::unique_ptr<World> world, int first_gpu, int num_gpus,
                                       bool is_simulated, std::shared_ptr<ReturnedMemory> memory) {
   auto core = std::make_shared<WorldCore>();
@@ -135,8 +52,8 @@ std::shared_ptr<Session> create_world(int n_ranks, const std::string& target, in
                                       const std::string& mode, uint64_t seed, bool weak, unsigned num_workers,
                                       nb::handle memory) {
   WorldOptions options{.target = parse(kTargets, "target", target), .n_ranks = n_ranks, .num_gpus = num_gpus};
-  const std::shared_ptr<PythonMemory> allocator = python_memory(memory);
-  options.memory = functions_of(allocator);
+  const std::shared_ptr<ReturnedMemory> allocator = python_memory(memory);
+  options.memory = allocator_of(allocator);
   options.host.mode = parse(kModes, "mode", mode);
   options.host.seed = seed;
   options.host.weak = weak;
@@ -202,7 +119,7 @@ std::shared_ptr<Session> join_world(int rank, int n_ranks, const std::string& re
                                     const std::string& transport, unsigned num_workers, nb::handle memory) {
   if (!(timeout > 0 && timeout < 1e9))
     raise(invalid_argument("timeout is %g s; it must be more than 0 and less than 1e9", timeout));
-  const std::shared_ptr<PythonMemory> allocator = python_memory(memory);
+  const std::shared_ptr<ReturnedMemory> allocator = python_memory(memory);
   JoinArguments arguments;
   arguments.options = {.transport = parse(kTransports, "transport", transport),
                        .target = parse(kTargets, "target", target),
@@ -213,7 +130,7 @@ std::shared_ptr<Session> join_world(int rank, int n_ranks, const std::string& re
                        .timeout_ns = static_cast<uint64_t>(timeout * 1e9),
                        .all_gather = {},
                        .rendezvous = rendezvous,
-                       .memory = functions_of(allocator),
+                       .memory = allocator_of(allocator),
                        .token = token};
   arguments.options.host.num_workers = num_workers;
   if (!all_gather.is_none()) {
