@@ -18,9 +18,8 @@ uint64_t fork_generation() { return g_num_forks.load(std::memory_order_relaxed);
 Status ProcessMark::check(const char* call) const {
   if (!is_of_parent()) return Status();
   return failed_precondition(
-      "%s: this process is a fork of the one that made the world, and has none of its threads; make or join "
-      "a "
-      "world here",
+      "%s: this process is a fork of the one that made the world, and has none of its threads; make or "
+      "join a world here",
       call);
 }
 

@@ -45,8 +45,7 @@ TEST_P(EarlyGateUp, AnyNumberOfRanksWithAndWithoutASharedExpert) {
       }
 }
 
-// What dispatch sends in fp8 by row has the codes
-// and the scales of fp8.
+// What dispatch sends in fp8 by row has the codes and the scales of fp8.
 TEST_P(EarlyGateUp, HasTheBitsOfALayerThatWaitsForAllRows) {
   const std::pair<TokenFormatKind, TokenFormatKind> formats[] = {
       {TokenFormatKind::kBF16, TokenFormatKind::kBF16}, {TokenFormatKind::kFP8ByRow, TokenFormatKind::kFP8}};
